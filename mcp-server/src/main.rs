@@ -1,0 +1,2 @@
+//! crit.
+fn main() {}

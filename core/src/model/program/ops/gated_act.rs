@@ -1,0 +1,66 @@
+//! `gated_act`: out = act(gate) * up, the middle of a gated MLP (Shazeer 2020, arXiv:2002.05202).
+//!
+//! Reads gate, up `[T, n]`; writes out `[T, n]` (may be gate).
+
+use crate::model::program::op::NodeView;
+use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
+use std::any::Any;
+
+/// The non-linearity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x * sigmoid(x).
+    Silu,
+    /// The tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+    GeluTanh,
+}
+
+impl Activation {
+    /// The activation named so in a config (`hidden_act`).
+    pub fn from_config(name: &str) -> Option<Self> {
+        match name {
+            "silu" | "swish" => Some(Self::Silu),
+            "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_new" => Some(Self::GeluTanh),
+            _ => None,
+        }
+    }
+
+    /// Its value at x.
+    pub fn eval(self, x: f64) -> f64 {
+        match self {
+            Self::Silu => x / (1.0 + (-x).exp()),
+            Self::GeluTanh => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + inner.tanh())
+            }
+        }
+    }
+}
+
+/// Gated activation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatedAct {
+    /// The non-linearity on the gate.
+    pub activation: Activation,
+}
+
+impl Op for GatedAct {
+    fn name(&self) -> &'static str {
+        "gated_act"
+    }
+
+    fn cost(&self, view: &NodeView<'_>, axes: &Axes, _: &dyn StoredSizes) -> NodeCost {
+        NodeCost { flops: 8 * axes.tokens() * view.write_width(0) as u64, ..NodeCost::default() }
+    }
+
+    fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
+        let (gate, up) = (cx.read(0), cx.read(1));
+        let act = |(g, u): (&f32, &f32)| (self.activation.eval(f64::from(*g)) * f64::from(*u)) as f32;
+        cx.write(0, gate.iter().zip(&up).map(act).collect());
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,77 @@
+//! `rope`: rotary position embedding (Su et al. 2021, arXiv:2104.09864) over each head, in place or not.
+//!
+//! Reads x `[T, heads * head_dim]`; writes the same shape. Token t of a sequence stands at its absolute position p.
+//! Pair i of a head, i < r/2 with r = 2 * inv_freq.len() <= head_dim, turns by the angle p * inv_freq[i]:
+//! (a, b) -> (a cos - b sin, b cos + a sin), cos and sin scaled by `magnitude`. Elements from r on pass through.
+//! Half-split pairs element i with i + r/2; interleaved pairs 2i with 2i + 1.
+
+use crate::model::program::op::NodeView;
+use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Which elements of a head form a rotating pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairs {
+    /// Element i with i + r/2.
+    HalfSplit,
+    /// Element 2i with 2i + 1.
+    Interleaved,
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Elements a head.
+    pub head_dim: usize,
+    /// Radians a position for each pair, scaling included.
+    pub inv_freq: Arc<[f32]>,
+    /// Factor on cos and sin (yarn's attention factor; 1 otherwise).
+    pub magnitude: f32,
+    /// How pairs are laid out.
+    pub pairs: RopePairs,
+}
+
+impl Rope {
+    /// The two element indices of pair `i` within a head.
+    pub fn pair(&self, i: usize) -> (usize, usize) {
+        match self.pairs {
+            RopePairs::HalfSplit => (i, i + self.inv_freq.len()),
+            RopePairs::Interleaved => (2 * i, 2 * i + 1),
+        }
+    }
+}
+
+impl Op for Rope {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn cost(&self, view: &NodeView<'_>, axes: &Axes, _: &dyn StoredSizes) -> NodeCost {
+        NodeCost { flops: 3 * axes.tokens() * view.write_width(0) as u64, ..NodeCost::default() }
+    }
+
+    fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
+        let mut out = cx.read(0);
+        let width = cx.view.write_width(0);
+        for (t, row) in out.chunks_mut(width).enumerate() {
+            let position = (cx.past + t) as f64;
+            for head in row.chunks_mut(self.head_dim) {
+                for (i, freq) in self.inv_freq.iter().enumerate() {
+                    let (sin, cos) = (position * f64::from(*freq)).sin_cos();
+                    let (sin, cos) = (sin * f64::from(self.magnitude), cos * f64::from(self.magnitude));
+                    let (x, y) = self.pair(i);
+                    let (a, b) = (f64::from(head[x]), f64::from(head[y]));
+                    head[x] = (a * cos - b * sin) as f32;
+                    head[y] = (b * cos + a * sin) as f32;
+                }
+            }
+        }
+        cx.write(0, out);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

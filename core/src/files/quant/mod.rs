@@ -1,0 +1,86 @@
+//! The element types, a file each, and the list of them.
+//!
+//! The readers here are plain loops in f32, in the order of operations of the formats' definition, so that their
+//! results are exact to the bit. They are what fast kernels are compared with, and no fast kernels themselves.
+
+use super::dtype::Format;
+
+mod k_scales;
+mod plain;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+macro_rules! formats {
+    ($($variant:ident = $format:path, $about:literal;)*) => {
+        /// The type of a stored tensor's elements.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum DType {
+            $(#[doc = $about] $variant,)*
+        }
+
+        /// All types with their formats.
+        pub(super) const FORMATS: &[(DType, &Format)] = &[$((DType::$variant, &$format),)*];
+
+        impl DType {
+            /// How it is laid out and read.
+            pub fn format(self) -> &'static Format {
+                match self {
+                    $(Self::$variant => &$format,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    BF16 = plain::BF16, "bfloat16.";
+    BOOL = plain::BOOL, "One byte, 0 or 1.";
+    F16 = plain::F16, "IEEE half precision.";
+    F32 = plain::F32, "IEEE single precision.";
+    F64 = plain::F64, "IEEE double precision.";
+    I16 = plain::I16, "Signed 16-bit integer.";
+    I32 = plain::I32, "Signed 32-bit integer.";
+    I64 = plain::I64, "Signed 64-bit integer.";
+    I8 = plain::I8, "Signed 8-bit integer.";
+    Q2_K = q2_k::FORMAT, "2 bits, super-blocks of 256.";
+    Q3_K = q3_k::FORMAT, "3 bits, super-blocks of 256.";
+    Q4_0 = q4_0::FORMAT, "4 bits, blocks of 32, a scale.";
+    Q4_1 = q4_1::FORMAT, "4 bits, blocks of 32, a scale and a minimum.";
+    Q4_K = q4_k::FORMAT, "4 bits, super-blocks of 256.";
+    Q5_0 = q5_0::FORMAT, "5 bits, blocks of 32, a scale.";
+    Q5_1 = q5_1::FORMAT, "5 bits, blocks of 32, a scale and a minimum.";
+    Q5_K = q5_k::FORMAT, "5 bits, super-blocks of 256.";
+    Q6_K = q6_k::FORMAT, "6 bits, super-blocks of 256.";
+    Q8_0 = q8_0::FORMAT, "8 bits, blocks of 32, a scale.";
+    U16 = plain::U16, "Unsigned 16-bit integer.";
+    U32 = plain::U32, "Unsigned 32-bit integer.";
+    U64 = plain::U64, "Unsigned 64-bit integer.";
+    U8 = plain::U8, "Unsigned 8-bit integer.";
+}
+
+/// Calls `read` for each block of `BYTES` bytes with the `ELEMS` values it becomes.
+fn each_block<const BYTES: usize, const ELEMS: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    read: impl Fn(&[u8; BYTES], &mut [f32; ELEMS]),
+) {
+    let (blocks, _) = bytes.as_chunks::<BYTES>();
+    let (values, _) = out.as_chunks_mut::<ELEMS>();
+    for (block, values) in blocks.iter().zip(values) {
+        read(block, values);
+    }
+}
+
+/// The half-precision number at byte `at`.
+fn half_at(block: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}

@@ -1,0 +1,247 @@
+//! A tensor as it lies in a file: type, shape and bytes, without a copy.
+
+use super::dtype::DType;
+use super::error::FileError;
+use super::map::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A tensor as stored. Cheap to clone.
+///
+/// The shape is in PyTorch order: row-major, the last dimension contiguous. A row is a run of the last dimension, and
+/// all bytes of a row lie together.
+#[derive(Clone, Debug)]
+pub struct StoredTensor(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    stored_name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+    rows: usize,
+    row_len: usize,
+    row_bytes: usize,
+    file: Arc<Bytes>,
+    start: usize,
+}
+
+/// What a container says of a tensor.
+#[derive(Clone, Debug)]
+pub struct TensorFacts {
+    /// Its name in Hugging Face checkpoints.
+    pub name: String,
+    /// Its name in the file.
+    pub stored_name: String,
+    /// Type of its elements.
+    pub dtype: DType,
+    /// Dimensions in PyTorch order.
+    pub shape: Vec<usize>,
+}
+
+impl TensorFacts {
+    /// Bytes of the whole tensor.
+    ///
+    /// # Errors
+    /// Dimensions whose product cannot be counted, or rows that do not fill whole blocks.
+    pub fn bytes(&self) -> Result<usize, FileError> {
+        let (rows, row_len) = self.split()?;
+        let row_bytes = self.row_bytes(row_len)?;
+        rows.checked_mul(row_bytes).ok_or_else(|| self.fault("its size overflows"))
+    }
+
+    fn split(&self) -> Result<(usize, usize), FileError> {
+        let (row_len, leading) = self.shape.split_last().map_or((1, &[][..]), |(last, leading)| (*last, leading));
+        let rows = leading.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let rows = rows.ok_or_else(|| self.fault("its size overflows"))?;
+        // A zero elsewhere must not hide an overflow of the other dimensions.
+        let nonzero = self.shape.iter().filter(|dim| **dim > 0);
+        let product = nonzero.copied().try_fold(1usize, usize::checked_mul);
+        product.ok_or_else(|| self.fault("its size overflows"))?;
+        Ok((rows, row_len))
+    }
+
+    fn row_bytes(&self, row_len: usize) -> Result<usize, FileError> {
+        self.dtype.row_bytes(row_len).ok_or_else(|| {
+            let block = self.dtype.block_elems();
+            self.fault(&format!("rows of {row_len} elements do not fill blocks of {block}"))
+        })
+    }
+
+    fn fault(&self, what: &str) -> FileError {
+        FileError::Shape {
+            name: self.stored_name.clone(),
+            dtype: self.dtype.name(),
+            shape: self.shape.clone(),
+            what: what.into(),
+        }
+    }
+}
+
+impl StoredTensor {
+    /// The tensor described by `facts` whose bytes start at `start` of `file`.
+    ///
+    /// # Errors
+    /// Sizes that overflow, rows that do not fill whole blocks, or bytes past the end of `file`.
+    pub fn new(facts: TensorFacts, file: Arc<Bytes>, start: usize) -> Result<Self, FileError> {
+        let (rows, row_len) = facts.split()?;
+        let row_bytes = facts.row_bytes(row_len)?;
+        let end = start.checked_add(facts.bytes()?);
+        if end.is_none_or(|end| end > file.len()) {
+            return Err(facts.fault("its bytes lie past the end of the file"));
+        }
+        let TensorFacts { name, stored_name, dtype, shape } = facts;
+        Ok(Self(Arc::new(Inner { name, stored_name, dtype, shape, rows, row_len, row_bytes, file, start })))
+    }
+
+    /// A tensor over bytes held in memory.
+    ///
+    /// # Errors
+    /// Sizes that overflow or do not match the bytes.
+    pub fn from_bytes(name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>) -> Result<Self, FileError> {
+        let facts = TensorFacts { name: name.into(), stored_name: name.into(), dtype, shape: shape.to_vec() };
+        if facts.bytes()? != bytes.len() {
+            return Err(facts.fault(&format!("{} bytes were given", bytes.len())));
+        }
+        Self::new(facts, Arc::new(Bytes::Owned(bytes)), 0)
+    }
+
+    /// An F32 tensor over values held in memory.
+    ///
+    /// # Errors
+    /// A shape that does not match the values.
+    pub fn from_f32(name: &str, shape: &[usize], values: &[f32]) -> Result<Self, FileError> {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Self::from_bytes(name, DType::F32, shape, bytes)
+    }
+
+    /// The same tensor under another name.
+    pub fn renamed(&self, name: &str) -> Self {
+        let Inner { stored_name, dtype, shape, rows, row_len, row_bytes, file, start, .. } = &*self.0;
+        Self(Arc::new(Inner {
+            name: name.into(),
+            stored_name: stored_name.clone(),
+            dtype: *dtype,
+            shape: shape.clone(),
+            rows: *rows,
+            row_len: *row_len,
+            row_bytes: *row_bytes,
+            file: file.clone(),
+            start: *start,
+        }))
+    }
+
+    /// Its name in Hugging Face checkpoints.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its name in the file, which for GGUF is another one.
+    pub fn stored_name(&self) -> &str {
+        &self.0.stored_name
+    }
+
+    /// Type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Dimensions in PyTorch order.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// Elements in all.
+    pub fn elems(&self) -> usize {
+        self.0.rows * self.0.row_len
+    }
+
+    /// Rows: the product of all dimensions but the last (1 for a vector or a scalar).
+    pub fn rows(&self) -> usize {
+        self.0.rows
+    }
+
+    /// Elements of a row: the last dimension (1 for a scalar).
+    pub fn row_len(&self) -> usize {
+        self.0.row_len
+    }
+
+    /// Bytes of one row.
+    pub fn row_size(&self) -> usize {
+        self.0.row_bytes
+    }
+
+    /// All its bytes as they lie in the file. They need not be aligned to the element size.
+    pub fn bytes(&self) -> &[u8] {
+        let Inner { file, start, rows, row_bytes, .. } = &*self.0;
+        &file[*start..start + rows * row_bytes]
+    }
+
+    /// The bytes of a range of rows.
+    ///
+    /// # Errors
+    /// A row outside the tensor.
+    pub fn row_bytes(&self, range: Range<usize>) -> Result<&[u8], FileError> {
+        let Inner { name, rows, row_bytes, .. } = &*self.0;
+        if range.start > range.end || range.end > *rows {
+            return Err(FileError::Rows { name: name.clone(), rows: *rows, asked: range.end });
+        }
+        Ok(&self.bytes()[range.start * row_bytes..range.end * row_bytes])
+    }
+
+    /// Rows `range` as f32 into `out`, exactly.
+    ///
+    /// # Errors
+    /// A row outside the tensor, or a buffer of another size than the rows have values.
+    pub fn dequant_rows(&self, range: Range<usize>, out: &mut [f32]) -> Result<(), FileError> {
+        let bytes = self.row_bytes(range.clone())?;
+        let needed = range.len() * self.row_len();
+        if out.len() != needed {
+            return Err(FileError::Buffer { name: self.name().into(), needed, given: out.len() });
+        }
+        self.dtype().dequant(bytes, out);
+        Ok(())
+    }
+
+    /// All its values as f32.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.elems()];
+        self.dtype().dequant(self.bytes(), &mut out);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_matrix() {
+        let values: Vec<f32> = (0..6).map(|i| i as f32).collect();
+        let t = StoredTensor::from_f32("w", &[3, 2], &values).unwrap();
+        assert_eq!((t.rows(), t.row_len(), t.elems()), (3, 2, 6));
+        let mut out = [0.0; 4];
+        t.dequant_rows(1..3, &mut out).unwrap();
+        assert_eq!(out, [2.0, 3.0, 4.0, 5.0]);
+        assert!(matches!(t.dequant_rows(2..4, &mut out), Err(FileError::Rows { asked: 4, .. })));
+        assert!(matches!(t.dequant_rows(0..1, &mut out), Err(FileError::Buffer { needed: 2, given: 4, .. })));
+        assert_eq!(t.to_f32(), values);
+    }
+
+    #[test]
+    fn scalars_and_empty_tensors() {
+        let scalar = StoredTensor::from_f32("s", &[], &[2.5]).unwrap();
+        assert_eq!((scalar.rows(), scalar.row_len()), (1, 1));
+        let empty = StoredTensor::from_f32("e", &[0, 4], &[]).unwrap();
+        assert_eq!((empty.rows(), empty.elems()), (0, 0));
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        for shape in [vec![1 << 40, 1 << 40], vec![0, 1 << 40, 1 << 40], vec![1 << 63, 2]] {
+            assert!(StoredTensor::from_bytes("w", DType::F32, &shape, vec![]).is_err(), "{shape:?}");
+        }
+        assert!(StoredTensor::from_bytes("w", DType::Q4_K, &[1, 100], vec![0; 144]).is_err());
+        assert!(StoredTensor::from_f32("w", &[3], &[1.0]).is_err());
+    }
+}

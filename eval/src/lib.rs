@@ -15,8 +15,12 @@
 pub mod ceiling;
 pub mod error;
 pub mod limits;
+pub mod link;
+pub mod quality;
 pub mod rng;
 pub mod stats;
+#[cfg(test)]
+mod testing;
 
 pub use error::EvalError;
 

@@ -1,0 +1,18 @@
+//! Quality: how close a candidate's distribution is to the exact reference's, on every way there is to reach a logit.
+//!
+//! [`plan`] says which tokens run in which steps; [`reference`] keeps the reference's log-probs on disk; [`reduce`]
+//! turns two rows of log-probs into a few numbers and drops them; [`run`] drives both engines; [`gate`] gives the
+//! verdict of a mode. The worst path is the score.
+
+pub mod gate;
+pub mod plan;
+pub mod reduce;
+pub mod reference;
+pub mod run;
+pub mod texts;
+
+pub use gate::{Mode, Verdict};
+pub use plan::{PathKind, PlanLimits};
+pub use reduce::PathResult;
+pub use run::{Quality, QualityOptions, measure};
+pub use texts::Text;

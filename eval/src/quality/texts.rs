@@ -1,0 +1,45 @@
+//! The texts of the quality suite: embedded, tokenised by the caller, hashed by what they are.
+
+use crit_core::digest::Digest;
+
+/// A text of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuiteText {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// Its content.
+    pub content: &'static str,
+}
+
+/// The texts, sorted by name. Licences stand in `texts/README.md`.
+pub const TEXTS: &[SuiteText] = &[
+    SuiteText { name: "chat", content: include_str!("../../texts/chat.txt") },
+    SuiteText { name: "code", content: include_str!("../../texts/code.txt") },
+    SuiteText { name: "verse", content: include_str!("../../texts/verse.txt") },
+];
+
+/// The suite's digest: names and contents.
+pub fn suite_digest() -> Digest {
+    Digest::of_parts(TEXTS.iter().flat_map(|text| [text.name.as_bytes(), text.content.as_bytes()]))
+}
+
+/// A text as token ids of one model, with whatever the model wants in front (its beginning-of-sequence token).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Its name in reports.
+    pub name: String,
+    /// Its token ids.
+    pub ids: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suite_is_the_one_that_was_published() {
+        // A changed text is another suite: raise EVAL_VERSION together with this digest.
+        assert_eq!(suite_digest().to_string(), "f31bbd3c64cf02a8060961938efb152030cf6707b005e369954fafdb05f38fd8");
+        assert!(TEXTS.iter().all(|text| (8_000..=12_288).contains(&text.content.len())));
+    }
+}

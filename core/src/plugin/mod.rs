@@ -4,8 +4,10 @@
 //! policy plugins decide. Core knows manifests, policies and the rules of an assembly; which plugins exist is a list
 //! handed in by the executable.
 
+pub mod assembly;
 pub mod manifest;
 pub mod policy;
 
+pub use assembly::{Assembly, AssemblyError, Options, PluginUse, QualityMode, ResolvedPlugin, resolve};
 pub use manifest::{Manifest, OptionSpec, Slot};
 pub use policy::{Draft, Drafter, PrefixCache, PrefixHit};

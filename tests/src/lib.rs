@@ -114,7 +114,9 @@ pub fn arch_cases() -> Vec<Case> {
 /// Case folders in `root`, sorted.
 pub fn cases(root: &Path) -> Vec<Case> {
     let mut out: Vec<Case> = std::fs::read_dir(root)
-        .map(|entries| entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.join("golden.safetensors").is_file()))
+        .map(|entries| {
+            entries.filter_map(Result::ok).map(|e| e.path()).filter(|p| p.join("golden.safetensors").is_file())
+        })
         .into_iter()
         .flatten()
         .map(|path| Case { name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path })
@@ -164,5 +166,6 @@ pub fn difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> (f32, f32) {
 
 /// Index of the largest value, the lowest index of equals.
 pub fn argmax(row: &[f32]) -> u32 {
-    row.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, v)| if *v > best.1 { (i, *v) } else { best }).0 as u32
+    row.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, v)| if *v > best.1 { (i, *v) } else { best }).0
+        as u32
 }

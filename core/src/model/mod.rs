@@ -112,7 +112,8 @@ impl Model {
     fn check_all_used(&self, used: &HashSet<String>) -> Result<(), ArchError> {
         let skipped = |name: &str| self.program.skip_prefixes.iter().any(|prefix| name.starts_with(prefix));
         let tied_copy = |name: &str| name == "lm_head.weight" && !used.contains(name);
-        match self.checkpoint.tensors().find(|t| !used.contains(t.name()) && !skipped(t.name()) && !tied_copy(t.name())) {
+        match self.checkpoint.tensors().find(|t| !used.contains(t.name()) && !skipped(t.name()) && !tied_copy(t.name()))
+        {
             Some(tensor) => Err(ArchError::Unused { name: tensor.name().to_string(), arch: self.program.arch }),
             None => Ok(()),
         }

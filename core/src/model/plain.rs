@@ -104,7 +104,10 @@ impl PlainExecutor {
     fn gather(&self, use_index: usize, state: usize, seq: &SeqStep) -> PlainKv {
         let at = |p| &self.kv[use_index][state][self.slot(seq, p)];
         let past = seq.past as usize;
-        PlainKv { keys: (0..past).map(|p| at(p).0.clone()).collect(), values: (0..past).map(|p| at(p).1.clone()).collect() }
+        PlainKv {
+            keys: (0..past).map(|p| at(p).0.clone()).collect(),
+            values: (0..past).map(|p| at(p).1.clone()).collect(),
+        }
     }
 
     fn scatter(&mut self, use_index: usize, state: usize, seq: &SeqStep, kv: PlainKv) {
@@ -165,7 +168,11 @@ impl Executor for PlainExecutor {
         let size = self.info.block_tokens;
         for block in [from, to] {
             if block as usize >= self.info.blocks {
-                return Err(EngineError::Capacity { what: "block", given: block as usize, limit: self.info.blocks - 1 });
+                return Err(EngineError::Capacity {
+                    what: "block",
+                    given: block as usize,
+                    limit: self.info.blocks - 1,
+                });
             }
         }
         for states in self.kv.iter_mut().flatten() {

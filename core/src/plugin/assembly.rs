@@ -416,7 +416,10 @@ mod tests {
         let mut assembly = Assembly::base("m");
         assembly.plugins = plugins
             .iter()
-            .map(|(name, options)| PluginUse { name: (*name).into(), options: serde_json::from_value(options.clone()).unwrap() })
+            .map(|(name, options)| PluginUse {
+                name: (*name).into(),
+                options: serde_json::from_value(options.clone()).unwrap(),
+            })
             .collect();
         assembly
     }

@@ -128,7 +128,10 @@ impl Dense {
         };
         let layers = config.positive("num_hidden_layers")?;
         if layers > 10_000 {
-            return Err(ArchError::Value { key: "num_hidden_layers".into(), why: format!("{layers} is not plausible") });
+            return Err(ArchError::Value {
+                key: "num_hidden_layers".into(),
+                why: format!("{layers} is not plausible"),
+            });
         }
         let activation = config.opt_str("hidden_act")?.unwrap_or("silu");
         Ok(Self {
@@ -227,12 +230,24 @@ impl Dense {
     fn attention(&self, block: &mut Builder, kind: &LayerKind) {
         let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         for (role, out, width) in [("q_proj", v::Q, q_width), ("k_proj", v::K, kv_width), ("v_proj", v::V, kv_width)] {
-            block.linear(role, &format!("self_attn.{role}"), [width, self.hidden], Some(0), self.qkv_bias, v::NORMED, out);
+            block.linear(
+                role,
+                &format!("self_attn.{role}"),
+                [width, self.hidden],
+                Some(0),
+                self.qkv_bias,
+                v::NORMED,
+                out,
+            );
         }
         if self.qk_norm {
             for (role, value) in [("q_norm", v::Q), ("k_norm", v::K)] {
-                let weight =
-                    block.weight(role, &format!("model.layers.{{layer}}.self_attn.{role}.weight"), &[self.head_dim], None);
+                let weight = block.weight(
+                    role,
+                    &format!("model.layers.{{layer}}.self_attn.{role}.weight"),
+                    &[self.head_dim],
+                    None,
+                );
                 let norm = RmsNorm { group: self.head_dim, eps: self.eps, offset: self.norm_offset };
                 block.op(norm, &[value], &[value], &[weight]);
             }
@@ -264,7 +279,15 @@ impl Dense {
             softcap: self.attention_softcap,
         };
         block.stateful(attention, &[v::Q], &[v::ATTENDED], kv);
-        block.linear("o_proj", "self_attn.o_proj", [self.hidden, q_width], Some(1), self.o_bias, v::ATTENDED, v::SUBLAYER);
+        block.linear(
+            "o_proj",
+            "self_attn.o_proj",
+            [self.hidden, q_width],
+            Some(1),
+            self.o_bias,
+            v::ATTENDED,
+            v::SUBLAYER,
+        );
     }
 
     fn mlp(&self, block: &mut Builder) {
@@ -293,7 +316,12 @@ impl Dense {
         let mut block = Builder::new("epilogue");
         block.op(SelectRows, &[v::X], &[v::LAST], &[]);
         let norm = block.weight("norm", "model.norm.weight", &[self.hidden], None);
-        block.op(RmsNorm { group: self.hidden, eps: self.eps, offset: self.norm_offset }, &[v::LAST], &[v::LAST], &[norm]);
+        block.op(
+            RmsNorm { group: self.hidden, eps: self.eps, offset: self.norm_offset },
+            &[v::LAST],
+            &[v::LAST],
+            &[norm],
+        );
         let name = if tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
         let head = block.weight("lm_head", name, &[self.vocab, self.hidden], Some(0));
         block.op(Linear { bias: false }, &[v::LAST], &[v::LOGITS], &[head]);
@@ -363,7 +391,14 @@ impl Builder {
         self.node(Arc::new(op), reads, writes, &[], &[state]);
     }
 
-    fn node(&mut self, op: Arc<dyn Op>, reads: &[ValueId], writes: &[ValueId], weights: &[WeightId], states: &[StateId]) {
+    fn node(
+        &mut self,
+        op: Arc<dyn Op>,
+        reads: &[ValueId],
+        writes: &[ValueId],
+        weights: &[WeightId],
+        states: &[StateId],
+    ) {
         self.block.ops.push(OpNode {
             op,
             reads: reads.to_vec(),
@@ -384,7 +419,8 @@ impl Builder {
         from: ValueId,
         to: ValueId,
     ) {
-        let mut weights = vec![self.weight(role, &format!("model.layers.{{layer}}.{module}.weight"), &shape, shard_axis)];
+        let mut weights =
+            vec![self.weight(role, &format!("model.layers.{{layer}}.{module}.weight"), &shape, shard_axis)];
         if bias {
             let shard = shard_axis.filter(|axis| *axis == 0);
             weights.push(self.weight(role, &format!("model.layers.{{layer}}.{module}.bias"), &shape[..1], shard));

@@ -136,7 +136,9 @@ impl Diagnose for ArchError {
             Self::Shape { .. } | Self::MissingTensor { .. } => {
                 Some("check that config.json and the weights belong to the same checkpoint".into())
             }
-            Self::Unused { .. } => Some("a checkpoint with tensors nobody reads gives wrong output; report the model".into()),
+            Self::Unused { .. } => {
+                Some("a checkpoint with tensors nobody reads gives wrong output; report the model".into())
+            }
             _ => None,
         }
     }

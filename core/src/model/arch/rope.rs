@@ -94,10 +94,9 @@ fn scaled(
         }
         "llama3" => Ok((llama3(scaling, &base, max_context)?, 1.0)),
         "yarn" => yarn(scaling, &base, rotary_dim, theta, max_context),
-        other => Err(value(
-            "rope_type",
-            format!("`{other}` is not supported; supported are default, linear, llama3, yarn"),
-        )),
+        other => {
+            Err(value("rope_type", format!("`{other}` is not supported; supported are default, linear, llama3, yarn")))
+        }
     }
 }
 
@@ -157,6 +156,7 @@ fn yarn(
 fn yarn_magnitude(scaling: &Config, factor: f64) -> Result<f64, ArchError> {
     let magnitude = |k: f64| if factor <= 1.0 { 1.0 } else { 0.1 * k * factor.ln() + 1.0 };
     let (scale, scale_all) = (scaling.f64_or("mscale", 0.0)?, scaling.f64_or("mscale_all_dim", 0.0)?);
-    let default = if scale != 0.0 && scale_all != 0.0 { magnitude(scale) / magnitude(scale_all) } else { magnitude(1.0) };
+    let default =
+        if scale != 0.0 && scale_all != 0.0 { magnitude(scale) / magnitude(scale_all) } else { magnitude(1.0) };
     Ok(scaling.f64_or("attention_factor", default)?)
 }

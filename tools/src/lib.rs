@@ -1,1 +1,30 @@
-//! To be written.
+//! The tools: what an agent calls over MCP and a person types at the command line, as typed functions.
+//!
+//! A tool is one file with its `Params`, its `Output` and `run`, and one line in [`TOOLS`]. The MCP server and the
+//! command line are thin faces of that list: both start the same jobs, answer the same JSON and fail with the same
+//! [`ToolError`]. Work that takes longer than a moment runs as a [job](jobs) in a process of its own, so that a client
+//! that times out, cancels or dies ends its wait and never the work.
+//!
+//! Nothing here prints or knows a protocol.
+
+pub mod context;
+pub mod error;
+pub mod jobs;
+pub mod list;
+pub mod next;
+pub mod params;
+pub mod schema;
+pub mod text;
+pub mod tool;
+pub mod workspace;
+
+pub mod inference_search;
+pub mod job_cancel;
+pub mod job_status;
+
+pub use context::{Context, Reporter};
+pub use error::ToolError;
+pub use list::TOOLS;
+pub use next::Next;
+pub use tool::{Effect, Entry, Runs, Tool};
+pub use workspace::Workspace;

@@ -18,4 +18,5 @@ pub use checkpoint::{Checkpoint, Container, FileEntry, Generation, Head, Manifes
 pub use dtype::{DType, Format};
 pub use error::FileError;
 pub use map::Bytes;
+pub(crate) use open::token_text;
 pub use tensor::{StoredTensor, TensorFacts};

@@ -1,1 +1,17 @@
-//! To be written.
+//! Text: tokenizers and chat templates, made from a checkpoint.
+//!
+//! Both come out of whatever the checkpoint has (tokenizer.json and tokenizer_config.json, or GGUF metadata) and
+//! behave alike afterwards. Sampling, stop strings and the dialects of the server are no part of this.
+
+mod dates;
+mod error;
+mod pyjson;
+mod stream;
+mod table;
+mod template;
+mod tokenizer;
+
+pub use error::TextError;
+pub use stream::TextStream;
+pub use template::ChatTemplate;
+pub use tokenizer::Tokenizer;

@@ -1,0 +1,104 @@
+//! Tokenizers and chat templates against what the reference implementation answers.
+//!
+//! Needs the full fixture set: a folder in `CRIT_FIXTURES` with `tokenizers/<style>/`.
+#![allow(clippy::print_stderr)]
+
+use crit_core::files::Checkpoint;
+use crit_core::text::{ChatTemplate, Tokenizer};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+
+fn fixtures() -> Option<PathBuf> {
+    let found = std::env::var_os("CRIT_FIXTURES").map(PathBuf::from);
+    if found.is_none() {
+        eprintln!("skipped: CRIT_FIXTURES names no folder with the full fixture set");
+    }
+    found
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// Compares everything the golden file of a style knows; returns the differences.
+fn compare(checkpoint: &Checkpoint, golden: &Value) -> Vec<String> {
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).unwrap();
+    let mut wrong = Vec::new();
+    let mut check = |what: &str, text: &str, got: String, want: String| {
+        if got != want {
+            wrong.push(format!("{what} of {text:?}:\n   got {got}\n  want {want}"));
+        }
+    };
+    for case in golden["cases"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        let (plain, special) = (ids(&case["ids"]), ids(&case["ids_with_special"]));
+        check("ids", text, format!("{:?}", tokenizer.encode(text, false).unwrap()), format!("{plain:?}"));
+        check("ids with special", text, format!("{:?}", tokenizer.encode(text, true).unwrap()), format!("{special:?}"));
+        let decoded = tokenizer.decode(&plain, false).unwrap();
+        check("decoded", text, decoded.clone(), case["decoded"].as_str().unwrap().into());
+        let skipped = tokenizer.decode(&special, true).unwrap();
+        check("decoded without special", text, skipped, case["decoded_skip_special"].as_str().unwrap().into());
+        let mut stream = tokenizer.stream(false);
+        let mut streamed: String = plain.iter().map(|id| stream.push(*id)).collect();
+        streamed.push_str(&stream.finish());
+        let dropped_space = streamed.strip_prefix(' ').filter(|rest| *rest == decoded).map(String::from);
+        check("streamed", text, dropped_space.unwrap_or(streamed), decoded);
+    }
+    let template = ChatTemplate::from_checkpoint(checkpoint).unwrap().unwrap();
+    for chat in golden["chats"].as_array().unwrap() {
+        let mut extra = Map::new();
+        if let Some(thinking) = chat.get("enable_thinking") {
+            extra.insert("enable_thinking".into(), thinking.clone());
+        }
+        let prompt = chat["add_generation_prompt"].as_bool().unwrap();
+        let text = template.render(&chat["messages"], chat.get("tools"), prompt, &extra).unwrap();
+        check("chat", "", text.clone(), chat["text"].as_str().unwrap().into());
+        check(
+            "chat ids",
+            &text,
+            format!("{:?}", tokenizer.encode(&text, false).unwrap()),
+            format!("{:?}", ids(&chat["ids"])),
+        );
+        if text.starts_with("<|begin_of_text|>") || tokenizer.bos().is_none() {
+            check(
+                "encode_chat",
+                &text,
+                format!("{:?}", tokenizer.encode_chat(&text).unwrap()),
+                format!("{:?}", ids(&chat["ids"])),
+            );
+        }
+    }
+    wrong
+}
+
+/// A checkpoint with the files of a style and one small tensor.
+fn checkpoint_of(style: &Path, folder: &Path) -> Checkpoint {
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(style.join(file), folder.join(file)).unwrap();
+    }
+    let header = json!({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    Checkpoint::open(folder).unwrap()
+}
+
+#[test]
+fn tokenizer_json_of_every_style() {
+    let Some(root) = fixtures() else { return };
+    let mut styles = 0;
+    for style in std::fs::read_dir(root.join("tokenizers")).unwrap() {
+        let style = style.unwrap().path();
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = checkpoint_of(&style, folder.path());
+        let wrong = compare(&checkpoint, &read(&style.join("tokenizer_golden.json")));
+        assert!(wrong.is_empty(), "{}: {} differences\n{}", style.display(), wrong.len(), wrong.join("\n"));
+        styles += 1;
+    }
+    assert_eq!(styles, 8);
+}

@@ -25,19 +25,9 @@ pub enum Request {
     Submit {
         /// Request id, unique among the live ones of the connection.
         id: u64,
-        /// Prompt token ids, at least one.
-        prompt: Vec<u32>,
-        /// How to choose tokens.
-        #[serde(default)]
-        sampling: SamplingParams,
-        /// Most tokens to generate.
-        max_tokens: u32,
-        /// Token ids that end the generation; the id itself is reported.
-        #[serde(default)]
-        stop_ids: Vec<u32>,
-        /// Report the chosen token's log-prob and this many alternatives; absent: no log-probs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        top_logprobs: Option<u32>,
+        /// What to generate.
+        #[serde(flatten)]
+        generate: Generate,
     },
     /// Stop a generation. It ends with `finished` and reason `cancelled`.
     Cancel {
@@ -71,6 +61,24 @@ pub enum Request {
     },
     /// Finish what runs and exit. Answer: `closed`.
     Close,
+}
+
+/// What a `submit` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Generate {
+    /// Prompt token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// How to choose tokens.
+    #[serde(default)]
+    pub sampling: SamplingParams,
+    /// Most tokens to generate, at least one.
+    pub max_tokens: u32,
+    /// Token ids that end the generation; the id itself is reported.
+    #[serde(default)]
+    pub stop_ids: Vec<u32>,
+    /// Report the chosen token's log-prob and this many alternatives; absent: no log-probs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_logprobs: Option<u32>,
 }
 
 /// From engine to client.
@@ -218,9 +226,12 @@ pub struct EngineInfo {
 }
 
 /// One kind of pass the engine ran, and how often: what ceilings are computed from.
+///
+/// Positions are rounded down, so a floor computed from them is never too high. An engine keeps a bounded number of
+/// kinds; passes beyond them are summed in one entry without sequences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PassCount {
-    /// Sequences in the pass as (tokens, positions before, rows), positions rounded down to a multiple of 64.
+    /// Sequences in the pass, positions before it rounded down to a multiple of 64, in ascending order.
     pub seqs: Vec<crate::model::program::SeqAxes>,
     /// How often.
     pub count: u64,
@@ -261,7 +272,10 @@ pub struct EngineStats {
 
 /// A scoring plan: which tokens run in which steps, chosen by the evaluator.
 ///
-/// Sequences advance through their ids by the `take` of each item. A step runs all its items as one batch.
+/// A step runs all its items as one batch, and nothing else runs in it. An item covers the next `take` ids of its
+/// sequence and then its `draft`; ids that came from the prefix cache are not run again, and an item left without ids
+/// is skipped. After the item its sequence stands behind the taken ids and the accepted drafts. A sequence's state is
+/// freed when its last item has run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ScorePlan {
     /// The sequences.

@@ -1,0 +1,182 @@
+//! A toy executor for tests of everything above an executor: its logits are a hash of all tokens of the sequence as
+//! they lie in its KV blocks.
+//!
+//! A wrong block table, a wrong position, a lost copy, a stale or shared block, or a slot used twice changes every later
+//! logit or is refused. The rows of a sequence are the same bits whatever else is in the step.
+
+use super::{EngineError, Executor, ExecutorInfo, MemoryUse, StepBatch};
+use crate::model::program::Precision;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// A position of the toy KV cache: the token that was written and the position it was written for.
+type Cell = Option<(u32, u32)>;
+
+/// The toy.
+#[derive(Debug)]
+pub struct ToyExecutor {
+    info: ExecutorInfo,
+    cells: Vec<Cell>,
+    /// How long a step takes, for tests that act in the middle of a generation.
+    pub step_time: Duration,
+    /// Steps fail while a sequence contains this token, as a kernel would that cannot digest it.
+    pub poison_token: Option<u32>,
+    /// Rows are NaN for a sequence that ends with this token.
+    pub nan_token: Option<u32>,
+    /// Steps run.
+    pub steps: u64,
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    z = (z ^ (z >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    z ^ (z >> 32)
+}
+
+fn absorb(hash: u64, token: u32) -> u64 {
+    mix(hash ^ (u64::from(token) + 1))
+}
+
+fn row(hash: u64, vocab: usize) -> impl Iterator<Item = f32> {
+    // 24 random bits to [-4, 4): ties are rare, and exact in f32.
+    (0..vocab as u64).map(move |v| (mix(hash ^ (v << 32)) >> 40) as f32 / (1 << 21) as f32 - 4.0)
+}
+
+/// The logits the toy gives after `history`.
+pub fn toy_logits(history: &[u32], vocab: usize) -> Vec<f32> {
+    row(history.iter().fold(0, |hash, &token| absorb(hash, token)), vocab).collect()
+}
+
+impl ToyExecutor {
+    /// A toy with `blocks` blocks of `block_tokens` positions, `slots` sequences and steps of `max_step_tokens`.
+    pub fn new(vocab: usize, block_tokens: usize, blocks: usize, slots: usize, max_step_tokens: usize) -> Self {
+        let info = ExecutorInfo {
+            name: "toy".into(),
+            vocab,
+            block_tokens,
+            blocks,
+            slots,
+            max_context: block_tokens * blocks,
+            max_step_tokens,
+            max_step_rows: max_step_tokens,
+            kv_row_bytes: Vec::new(),
+            stored_bytes: Vec::new(),
+            precision: (Precision::F32, Precision::F32),
+            memory: MemoryUse { state_bytes: (block_tokens * blocks * 8) as u64, ..Default::default() },
+        };
+        Self {
+            info,
+            cells: vec![None; block_tokens * blocks],
+            step_time: Duration::ZERO,
+            poison_token: None,
+            nan_token: None,
+            steps: 0,
+        }
+    }
+
+    /// The same with another longest context.
+    pub fn with_max_context(mut self, max_context: usize) -> Self {
+        self.info.max_context = max_context;
+        self
+    }
+
+    /// The same with fewer rows a step.
+    pub fn with_max_step_rows(mut self, max_step_rows: usize) -> Self {
+        self.info.max_step_rows = max_step_rows;
+        self
+    }
+
+    fn refuse(message: impl Into<String>) -> EngineError {
+        EngineError::Kernel { op: "toy".into(), message: message.into() }
+    }
+
+    fn limit(what: &'static str, given: usize, limit: usize) -> Result<(), EngineError> {
+        if given > limit { Err(EngineError::Capacity { what, given, limit }) } else { Ok(()) }
+    }
+
+    fn check(&self, batch: &StepBatch) -> Result<(), EngineError> {
+        Self::limit("tokens", batch.tokens.len(), self.info.max_step_tokens)?;
+        Self::limit("rows", batch.rows.len(), self.info.max_step_rows)?;
+        Self::limit("sequences", batch.seqs.len(), self.info.slots)?;
+        if batch.tokens.is_empty() || batch.positions.len() != batch.tokens.len() {
+            return Err(Self::refuse("a step without tokens or with positions for other tokens"));
+        }
+        if !batch.rows.is_sorted_by(|a, b| a < b) || batch.rows.iter().any(|&r| r as usize >= batch.tokens.len()) {
+            return Err(Self::refuse("rows are not ascending tokens of the step"));
+        }
+        if let Some(&token) = batch.tokens.iter().find(|t| **t as usize >= self.info.vocab) {
+            return Err(EngineError::Token { token, vocab: self.info.vocab });
+        }
+        let (mut slots, mut written, mut next) = (HashSet::new(), HashSet::new(), 0);
+        for seq in &batch.seqs {
+            let end = (seq.past + seq.tokens) as usize;
+            Self::limit("positions", end, self.info.max_context)?;
+            let capacity = seq.blocks.len() * self.info.block_tokens;
+            if seq.tokens == 0 || seq.first != next || end > capacity {
+                return Err(Self::refuse(format!("a sequence of {end} positions with room for {capacity}")));
+            }
+            if seq.slot as usize >= self.info.slots || !slots.insert(seq.slot) {
+                return Err(Self::refuse(format!("slot {} is used twice or does not exist", seq.slot)));
+            }
+            for index in seq.past as usize / self.info.block_tokens..end.div_ceil(self.info.block_tokens) {
+                let block = seq.blocks[index];
+                if block as usize >= self.info.blocks || !written.insert(block) {
+                    return Err(Self::refuse(format!("block {block} is written twice or does not exist")));
+                }
+            }
+            next += seq.tokens;
+        }
+        Ok(())
+    }
+
+    fn cell(&self, blocks: &[u32], position: u32) -> usize {
+        let position = position as usize;
+        blocks[position / self.info.block_tokens] as usize * self.info.block_tokens
+            + position % self.info.block_tokens
+    }
+}
+
+impl Executor for ToyExecutor {
+    fn info(&self) -> &ExecutorInfo {
+        &self.info
+    }
+
+    fn step(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        self.check(batch)?;
+        self.steps += 1;
+        std::thread::sleep(self.step_time);
+        logits.clear();
+        for seq in &batch.seqs {
+            for i in 0..seq.tokens {
+                let at = self.cell(&seq.blocks, seq.past + i);
+                let token = batch.tokens[(seq.first + i) as usize];
+                self.cells[at] = Some((token, batch.positions[(seq.first + i) as usize]));
+            }
+            let mut hash = 0;
+            for position in 0..seq.past + seq.tokens {
+                let token = match self.cells[self.cell(&seq.blocks, position)] {
+                    Some((token, written_for)) if written_for == position => token,
+                    other => return Err(Self::refuse(format!("position {position} holds {other:?}"))),
+                };
+                if self.poison_token == Some(token) {
+                    return Err(Self::refuse(format!("token {token} is poison")));
+                }
+                hash = absorb(hash, token);
+                if position >= seq.past && batch.rows.binary_search(&(seq.first + position - seq.past)).is_ok() {
+                    match self.nan_token == Some(token) {
+                        true => logits.extend(std::iter::repeat_n(f32::NAN, self.info.vocab)),
+                        false => logits.extend(row(hash, self.info.vocab)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
+        Self::limit("block", from.max(to) as usize, self.info.blocks.saturating_sub(1))?;
+        let size = self.info.block_tokens;
+        self.cells.copy_within(from as usize * size..(from as usize + 1) * size, to as usize * size);
+        Ok(())
+    }
+}

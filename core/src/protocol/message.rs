@@ -262,6 +262,9 @@ pub struct EngineStats {
     pub preemptions: u64,
     /// KV blocks in use, of all.
     pub blocks_used: u32,
+    /// Of those, blocks the prefix cache remembers; they are given up when others are needed.
+    #[serde(default)]
+    pub blocks_remembered: u32,
     /// KV blocks there are.
     pub blocks: u32,
     /// Passes by shape.

@@ -27,7 +27,11 @@ impl BlockPool {
     pub fn new(blocks: usize, block_tokens: usize) -> Self {
         let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
         // Handed out from the end: low numbers first.
-        Self { block_tokens: block_tokens.max(1), references: vec![0; blocks as usize], free: (0..blocks).rev().collect() }
+        Self {
+            block_tokens: block_tokens.max(1),
+            references: vec![0; blocks as usize],
+            free: (0..blocks).rev().collect(),
+        }
     }
 
     /// Positions of a block.

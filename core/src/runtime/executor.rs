@@ -151,3 +151,21 @@ pub trait Executor: Send {
         Vec::new()
     }
 }
+
+impl<E: Executor + ?Sized> Executor for Box<E> {
+    fn info(&self) -> &ExecutorInfo {
+        (**self).info()
+    }
+
+    fn step(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        (**self).step(batch, logits)
+    }
+
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
+        (**self).copy_block(from, to)
+    }
+
+    fn last_step_times(&self) -> Vec<OpTime> {
+        (**self).last_step_times()
+    }
+}

@@ -131,8 +131,7 @@ impl ToyExecutor {
 
     fn cell(&self, blocks: &[u32], position: u32) -> usize {
         let position = position as usize;
-        blocks[position / self.info.block_tokens] as usize * self.info.block_tokens
-            + position % self.info.block_tokens
+        blocks[position / self.info.block_tokens] as usize * self.info.block_tokens + position % self.info.block_tokens
     }
 }
 

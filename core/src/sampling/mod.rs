@@ -15,7 +15,7 @@ mod sampler;
 mod verify;
 
 pub use distribution::{Distribution, distribution};
-pub use logprob::{log_softmax_into, log_sum_exp, top_logprobs};
+pub use logprob::{log_softmax, log_sum_exp, top_logprobs};
 pub use params::{ParamsError, SamplingParams};
 pub use random::{Lane, RandomStream};
 pub use sampler::{Sampler, SamplingError};

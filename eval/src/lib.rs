@@ -13,6 +13,7 @@
 //! beside it ([`report::Evaluation::verdict`]).
 
 pub mod ceiling;
+pub mod decision;
 pub mod error;
 pub mod limits;
 pub mod link;

@@ -17,8 +17,10 @@ pub mod decision;
 pub mod error;
 pub mod limits;
 pub mod link;
+pub mod probe;
 pub mod quality;
 pub mod rng;
+pub mod speed;
 pub mod stats;
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,507 @@
+//! Speed through the running server: the suite's prompts over HTTP, streamed, the engine decoding its own output.
+//!
+//! A request's first token is the first event that carries text; if that comes clearly later than a whole request for
+//! one token takes, the first tokens had no text (a special token, part of a character), and the time of the one-token
+//! request stands for it: counting late would make decoding look faster than it was. Tokens are counted by the
+//! server's usage and checked against the engine's counters where those are known.
+
+use super::http::{Address, Body};
+use super::suite::{Prompt, SUITE_VERSION, prompts, suite_digest};
+use super::warm::warm_up;
+use super::{CeilingInput, median_share};
+use crate::Progress;
+use crate::ceiling::{Share, ShareState, passes_between, split_passes};
+use crate::error::EvalError;
+use crate::rng::Rng;
+use crate::stats::{Measured, median};
+use crit_core::error::Failure;
+use crit_core::protocol::EngineStats;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How tokens are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ServedSampling {
+    /// As the model's own generation settings say, which is what the server does when a request says nothing.
+    Model,
+    /// The most likely token.
+    Greedy,
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct ServedOptions {
+    /// Tokens to generate for each prompt. End tokens are ignored, so that every repeat does the same work.
+    pub generate_tokens: u32,
+    /// Fresh repeats of each prompt.
+    pub repeats: u32,
+    /// How tokens are chosen.
+    pub sampling: ServedSampling,
+    /// Longest sequence the engine holds; prompts that do not fit are skipped.
+    pub context: u32,
+    /// Prompts by name; `None` for all.
+    pub prompts: Option<Vec<String>>,
+    /// Longest warm-up.
+    pub warm_up_limit: Duration,
+    /// Longest wait for a byte of an answer.
+    pub timeout: Duration,
+    /// Seed of the lines in front of the prompts and of the sampling; drawn after the engine is fixed.
+    pub seed: u64,
+}
+
+impl ServedOptions {
+    /// Three repeats of 128 tokens at the model's settings.
+    pub fn new(context: u32, seed: u64) -> Self {
+        Self {
+            generate_tokens: 128,
+            repeats: 3,
+            sampling: ServedSampling::Model,
+            context,
+            prompts: None,
+            warm_up_limit: Duration::from_secs(20),
+            timeout: Duration::from_secs(300),
+            seed,
+        }
+    }
+}
+
+/// A prompt that was not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SkippedPrompt {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A prompt's figures, medians over repeats with their samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PromptSpeed {
+    /// Its name.
+    pub name: String,
+    /// Prompt tokens as the server counts them.
+    pub prompt_tokens: u64,
+    /// Tokens generated in each repeat.
+    pub generated_tokens: Vec<u64>,
+    /// Prompt tokens taken from a prefix cache, over all repeats.
+    pub cached_tokens: u64,
+    /// From the request to its first token, milliseconds.
+    pub first_token_ms: Option<Measured>,
+    /// Prompt tokens read a second.
+    pub prefill_tok_s: Option<Measured>,
+    /// Tokens decoded a second.
+    pub decode_tok_s: Option<Measured>,
+    /// Prefill beside its ceiling.
+    pub prefill: Option<Share>,
+    /// Decode beside its ceiling.
+    pub decode: Option<Share>,
+    /// Tokens decoded a pass.
+    pub tokens_per_pass: Option<f64>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// The suite's figures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ServedSpeed {
+    /// Version of the suite.
+    pub suite: String,
+    /// Digest of the suite.
+    pub suite_digest: String,
+    /// How tokens were chosen.
+    pub sampling: ServedSampling,
+    /// Geometric mean of the prompts' decode speeds.
+    pub decode_tok_s: Option<f64>,
+    /// Geometric mean of the prompts' prefill speeds.
+    pub prefill_tok_s: Option<f64>,
+    /// Geometric mean of the prompts' decode shares.
+    pub decode_share: Option<f64>,
+    /// Geometric mean of the prompts' prefill shares.
+    pub prefill_share: Option<f64>,
+    /// The gravest state of any share.
+    pub state: Option<ShareState>,
+    /// Why, for `unstable` and `invalid`.
+    pub reason: Option<String>,
+    /// Each prompt.
+    pub prompts: Vec<PromptSpeed>,
+    /// Prompts not measured: the means are over the others.
+    pub skipped: Vec<SkippedPrompt>,
+    /// Whether times had stopped falling when measuring began.
+    pub warm: bool,
+}
+
+/// Where the engine's counters come from, if they can be had.
+pub type StatsSource<'a> = &'a mut dyn FnMut() -> Result<EngineStats, Failure>;
+
+/// What the evaluator knows beyond the server's address.
+pub struct ServedContext<'a> {
+    /// Tokens of a prompt's text, template included as far as known.
+    pub count_tokens: &'a dyn Fn(&str) -> usize,
+    /// The engine's counters.
+    pub stats: Option<StatsSource<'a>>,
+    /// For the ceilings; needs the counters.
+    pub ceiling: Option<CeilingInput<'a>>,
+}
+
+/// Measures the engine behind the server at `address`.
+///
+/// # Errors
+/// The server cannot be reached, fails or breaks off, or no prompt fits.
+pub fn measure(
+    address: &str,
+    options: &ServedOptions,
+    context: &mut ServedContext<'_>,
+    progress: Progress<'_>,
+) -> Result<ServedSpeed, EvalError> {
+    let mut client = Client { address: Address::parse(address)?, options, rng: Rng::new(options.seed) };
+    let (wanted, skipped) = choose(options, context.count_tokens)?;
+    progress("speed: warming up the server");
+    let shortest = wanted[0].clone();
+    let warm = warm_up(options.warm_up_limit, || client.run(&shortest, 16).map(|run| run.end_s))?;
+    let mut measured = Vec::new();
+    for prompt in &wanted {
+        measured.push(measure_prompt(&mut client, prompt, context, progress)?);
+    }
+    Ok(summary(options, measured, skipped, warm))
+}
+
+fn choose(
+    options: &ServedOptions,
+    count_tokens: &dyn Fn(&str) -> usize,
+) -> Result<(Vec<Prompt>, Vec<SkippedPrompt>), EvalError> {
+    let (mut wanted, mut skipped) = (Vec::new(), Vec::new());
+    for prompt in prompts() {
+        if options.prompts.as_ref().is_some_and(|names| !names.iter().any(|name| name == prompt.name)) {
+            continue;
+        }
+        // The template's own tokens are not known here; 64 are more than common templates add.
+        let needed = count_tokens(&prompt.with_nonce(u64::MAX)) as u64 + u64::from(options.generate_tokens) + 64;
+        if needed > u64::from(options.context) {
+            let why = format!("needs about {needed} tokens of context, the engine holds {}", options.context);
+            skipped.push(SkippedPrompt { name: prompt.name.into(), why });
+        } else {
+            wanted.push(prompt);
+        }
+    }
+    if wanted.is_empty() {
+        let names: Vec<&str> = skipped.iter().map(|s| s.name.as_str()).collect();
+        return Err(EvalError::Request {
+            what: format!("no prompt of the suite can be measured (skipped: {})", names.join(", ")),
+            hint: "raise `context` in engine.json, or generate fewer tokens".into(),
+        });
+    }
+    Ok((wanted, skipped))
+}
+
+/// Samples of one prompt.
+#[derive(Default)]
+struct Samples {
+    first_ms: Vec<f64>,
+    prefill: Vec<f64>,
+    decode: Vec<f64>,
+    prefill_shares: Vec<Share>,
+    decode_shares: Vec<Share>,
+    per_pass: Vec<f64>,
+    generated: Vec<u64>,
+    prompt_tokens: u64,
+    cached: u64,
+    notes: Vec<String>,
+}
+
+fn measure_prompt(
+    client: &mut Client<'_>,
+    prompt: &Prompt,
+    context: &mut ServedContext<'_>,
+    progress: Progress<'_>,
+) -> Result<PromptSpeed, EvalError> {
+    progress(&format!("speed: {}", prompt.name));
+    let one_token_s = client.run(prompt, 1)?.end_s;
+    let mut samples = Samples::default();
+    for _ in 0..client.options.repeats.max(1) {
+        let before = read_stats(context)?;
+        let run = client.run(prompt, client.options.generate_tokens)?;
+        let after = read_stats(context)?;
+        samples.take(&run, one_token_s, before.zip(after), context.ceiling)?;
+    }
+    Ok(samples.finish(prompt.name))
+}
+
+fn read_stats(context: &mut ServedContext<'_>) -> Result<Option<EngineStats>, EvalError> {
+    let Some(source) = context.stats.as_mut() else { return Ok(None) };
+    source().map(Some).map_err(|failure| EvalError::Engine {
+        who: "candidate".into(),
+        doing: "reading its counters".into(),
+        failure,
+    })
+}
+
+impl Samples {
+    fn take(
+        &mut self,
+        run: &Run,
+        one_token_s: f64,
+        stats: Option<(EngineStats, EngineStats)>,
+        ceiling: Option<CeilingInput<'_>>,
+    ) -> Result<(), EvalError> {
+        let first_s = run.first_token_s(one_token_s);
+        let (decode_s, decoded) = (run.end_s - first_s, run.generated.saturating_sub(1));
+        let computed = run.prompt_tokens.saturating_sub(run.cached);
+        self.prompt_tokens = run.prompt_tokens;
+        self.cached += run.cached;
+        self.generated.push(run.generated);
+        self.first_ms.push(first_s * 1e3);
+        if computed > 0 {
+            self.prefill.push(computed as f64 / first_s);
+        }
+        if decoded > 0 && decode_s > 0.0 {
+            self.decode.push(decoded as f64 / decode_s);
+        } else {
+            self.note("answers too short to time decoding");
+        }
+        let Some((before, after)) = stats else { return Ok(()) };
+        let counted = after.generated_tokens.saturating_sub(before.generated_tokens);
+        if counted != run.generated {
+            self.note(&format!("the server says {} tokens, the engine's counters {counted}", run.generated));
+        }
+        let (prefill, decode) = split_passes(&passes_between(&before.passes, &after.passes));
+        let passes: u64 = decode.iter().map(|group| group.count).sum();
+        if passes > 0 && decoded > 0 {
+            self.per_pass.push(decoded as f64 / passes as f64);
+        }
+        if let Some(ceiling) = ceiling {
+            self.prefill_shares.extend(ceiling.share(computed, first_s, &prefill)?);
+            self.decode_shares.extend(ceiling.share(decoded, decode_s, &decode)?);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, note: &str) {
+        if !self.notes.iter().any(|known| known == note) {
+            self.notes.push(note.to_string());
+        }
+    }
+
+    fn finish(self, name: &str) -> PromptSpeed {
+        PromptSpeed {
+            name: name.to_string(),
+            prompt_tokens: self.prompt_tokens,
+            generated_tokens: self.generated,
+            cached_tokens: self.cached,
+            first_token_ms: Measured::of(self.first_ms),
+            prefill_tok_s: Measured::of(self.prefill),
+            decode_tok_s: Measured::of(self.decode),
+            prefill: median_share(self.prefill_shares),
+            decode: median_share(self.decode_shares),
+            tokens_per_pass: median(&self.per_pass),
+            notes: self.notes,
+        }
+    }
+}
+
+fn summary(options: &ServedOptions, prompts: Vec<PromptSpeed>, skipped: Vec<SkippedPrompt>, warm: bool) -> ServedSpeed {
+    let mean = |figure: &dyn Fn(&PromptSpeed) -> Option<f64>| geometric_mean(prompts.iter().filter_map(figure));
+    let shares = || prompts.iter().flat_map(|p| [&p.decode, &p.prefill]).flatten();
+    let gravest = [ShareState::Invalid, ShareState::Unstable, ShareState::Valid]
+        .into_iter()
+        .find_map(|state| shares().find(|share| share.state == state));
+    ServedSpeed {
+        suite: SUITE_VERSION.into(),
+        suite_digest: suite_digest().to_string(),
+        sampling: options.sampling,
+        decode_tok_s: mean(&|p| p.decode_tok_s.as_ref().map(|m| m.median)),
+        prefill_tok_s: mean(&|p| p.prefill_tok_s.as_ref().map(|m| m.median)),
+        decode_share: mean(&|p| p.decode.as_ref().map(|s| s.share)),
+        prefill_share: mean(&|p| p.prefill.as_ref().map(|s| s.share)),
+        state: gravest.map(|share| share.state),
+        reason: gravest.and_then(|share| share.reason.clone()),
+        prompts,
+        skipped,
+        warm,
+    }
+}
+
+fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let logs: Vec<f64> = values.map(f64::ln).collect();
+    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+}
+
+/// One streamed answer as this process saw it.
+#[derive(Debug, Default)]
+struct Run {
+    first_text_s: Option<f64>,
+    end_s: f64,
+    prompt_tokens: u64,
+    cached: u64,
+    generated: u64,
+}
+
+impl Run {
+    /// When the first token was there.
+    fn first_token_s(&self, one_token_s: f64) -> f64 {
+        let Some(seen) = self.first_text_s else { return one_token_s.min(self.end_s) };
+        let gap = (self.end_s - seen) / self.generated.max(1) as f64;
+        // A tenth of the one-token time covers what differs from repeat to repeat.
+        let late = seen - one_token_s > (2.0 * gap).max(0.1 * one_token_s);
+        if late { one_token_s } else { seen }
+    }
+}
+
+struct Client<'a> {
+    address: Address,
+    options: &'a ServedOptions,
+    rng: Rng,
+}
+
+impl Client<'_> {
+    fn run(&mut self, prompt: &Prompt, max_tokens: u32) -> Result<Run, EvalError> {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": prompt.with_nonce(self.rng.next_u64())}],
+            "max_tokens": max_tokens,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+            "ignore_eos": true,
+            // Servers read seeds as signed numbers.
+            "seed": self.rng.next_u64() >> 1,
+        });
+        if self.options.sampling == ServedSampling::Greedy {
+            body["temperature"] = json!(0);
+        }
+        let start = Instant::now();
+        let answer =
+            self.address.send("POST", "/v1/chat/completions", Some(&body.to_string()), self.options.timeout)?;
+        self.read(answer, start)
+    }
+
+    fn read(&self, mut answer: Body, start: Instant) -> Result<Run, EvalError> {
+        let broken = |what: String| EvalError::Http { address: self.address.authority.clone(), what };
+        let (mut run, mut line, mut usage) = (Run::default(), Vec::new(), false);
+        loop {
+            let Some(event) = answer.next_event(&mut line)? else {
+                return Err(broken("its stream ended without [DONE]".into()));
+            };
+            let now = start.elapsed().as_secs_f64();
+            if event == "[DONE]" {
+                break;
+            }
+            let event: Value =
+                serde_json::from_str(&event).map_err(|error| broken(format!("streams what is not JSON: {error}")))?;
+            if let Some(error) = event.get("error") {
+                return Err(broken(format!("failed in mid-answer: {error}")));
+            }
+            usage |= run.event(&event, now);
+        }
+        if !usage || run.generated == 0 {
+            return Err(broken("its stream says nothing of usage".into()));
+        }
+        Ok(run)
+    }
+}
+
+impl Run {
+    /// Takes an event; answers whether it told the usage.
+    fn event(&mut self, event: &Value, now_s: f64) -> bool {
+        let choice = &event["choices"][0];
+        let delta = &choice["delta"];
+        let has_text = ["content", "reasoning_content", "reasoning"]
+            .iter()
+            .any(|field| delta[field].as_str().is_some_and(|text| !text.is_empty()));
+        if has_text {
+            self.first_text_s.get_or_insert(now_s);
+        }
+        if has_text || choice["finish_reason"].is_string() {
+            self.end_s = now_s;
+        }
+        let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) else { return false };
+        let count = |value: &Value| value.as_u64().unwrap_or(0);
+        self.prompt_tokens = count(&usage["prompt_tokens"]);
+        self.generated = count(&usage["completion_tokens"]);
+        self.cached = count(&usage["prompt_tokens_details"]["cached_tokens"]);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::http::tests::serve;
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    /// A server that takes 40 ms for a prompt and 5 ms a token, `per_event` tokens an event, the first `silent` tokens
+    /// without text.
+    fn server(per_event: u64, silent: u64) -> String {
+        let address = serve(move |request, stream| {
+            let body: Value = serde_json::from_str(request.lines().last().unwrap()).unwrap();
+            let tokens = body["max_tokens"].as_u64().unwrap();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+            send(stream, &json!({"choices": [{"delta": {"role": "assistant"}}]}));
+            std::thread::sleep(Duration::from_millis(40));
+            for i in 0..tokens {
+                if i > 0 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                // As a server with an accepting drafter: tokens gather, the first comes alone.
+                if i >= silent && (i % per_event == 0 || i + 1 == tokens) {
+                    send(stream, &json!({"choices": [{"delta": {"content": "ab"}}]}));
+                }
+            }
+            send(stream, &json!({"choices": [{"delta": {}, "finish_reason": "length"}]}));
+            let usage = json!({"prompt_tokens": 100, "completion_tokens": tokens});
+            send(stream, &json!({"choices": [], "usage": usage}));
+            stream.write_all(b"data: [DONE]\n\n").unwrap();
+        });
+        address.authority
+    }
+
+    fn send(stream: &mut TcpStream, event: &Value) {
+        stream.write_all(format!("data: {event}\n\n").as_bytes()).unwrap();
+    }
+
+    fn measured(address: &str) -> Result<ServedSpeed, EvalError> {
+        let options = ServedOptions {
+            generate_tokens: 20,
+            prompts: Some(vec!["chat_question".into(), "agent_session".into()]),
+            warm_up_limit: Duration::ZERO,
+            ..ServedOptions::new(2_048, 1)
+        };
+        let mut context = ServedContext { count_tokens: &|text| text.len() / 4, stats: None, ceiling: None };
+        measure(address, &options, &mut context, &|_| {})
+    }
+
+    #[test]
+    fn one_figure_however_tokens_are_packed_into_events() {
+        for (per_event, silent) in [(1, 0), (4, 0), (1, 7)] {
+            let speed = measured(&server(per_event, silent)).unwrap();
+            let decode = speed.decode_tok_s.unwrap();
+            // 19 tokens of 5 ms or, on a busy machine, more: never above 200 tokens a second. The clock of a one-token
+            // request differs by a few ms from that of a longer one, which 19 tokens feel as a few per cent.
+            assert!((90.0..=215.0).contains(&decode), "{per_event} an event, {silent} silent: {decode}");
+            let prefill = speed.prefill_tok_s.unwrap();
+            assert!((1_200.0..=2_500.0).contains(&prefill), "{prefill}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_longer_than_the_context_is_skipped_and_named() {
+        let speed = measured(&server(1, 0)).unwrap();
+        assert_eq!(speed.prompts.len(), 1);
+        assert_eq!(speed.skipped[0].name, "agent_session");
+        assert!(speed.skipped[0].why.contains("2048"));
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_or_fails_is_an_error() {
+        let cut = serve(|_, stream| {
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\ndata: {\"choices\":[]}\n\n").unwrap();
+        });
+        assert!(measured(&cut.authority).unwrap_err().to_string().contains("[DONE]"));
+        let failing = serve(|_, stream| {
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\ndata: {\"error\":{\"message\":\"engine gone\"}}\n\n").unwrap();
+        });
+        assert!(measured(&failing.authority).unwrap_err().to_string().contains("engine gone"));
+        assert!(measured("127.0.0.1:1").is_err());
+    }
+}

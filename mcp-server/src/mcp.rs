@@ -153,4 +153,3 @@ fn failed(error: &ToolError) -> CallToolResult {
     result.content = vec![ContentBlock::text(json.to_string())];
     result
 }
-

@@ -25,6 +25,23 @@ pub fn clean(text: &str, limit: usize) -> String {
     out
 }
 
+/// Several lines made safe, cut to `limit` characters in all.
+pub fn clean_lines(text: &str, limit: usize) -> String {
+    let mut out = String::new();
+    let mut left = limit;
+    for line in text.lines() {
+        if left == 0 {
+            out.push('…');
+            break;
+        }
+        let line = clean(line, left);
+        left = left.saturating_sub(line.chars().count() + 1);
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
 /// Drops the rest of a CSI or OSC sequence.
 fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     match chars.next() {

@@ -127,9 +127,8 @@ fn answer(documents: &[Document], params: &Params) -> Result<Output, ToolError> 
         .filter(|d| params.backend.as_ref().is_none_or(|backend| d.backends.contains(backend)))
         .collect();
     let limit = params.limit.map_or(DEFAULT_LIMIT, |limit| limit as usize).clamp(1, MAX_LIMIT);
-    let entries = search(&chosen, &params.query, limit).map_err(|error| {
-        ToolError::new(ErrorKind::Internal, format!("the index of the catalogue failed: {error}"))
-    })?;
+    let entries = search(&chosen, &params.query, limit)
+        .map_err(|error| ToolError::new(ErrorKind::Internal, format!("the index of the catalogue failed: {error}")))?;
     let next = match entries.first() {
         Some(best) => Next::call("inference_search").with("entry", best.name.clone()),
         None => Next::call("inference_search"),

@@ -7,10 +7,14 @@
 //!
 //! Nothing here prints or knows a protocol.
 
+pub mod catalog;
 pub mod context;
+pub mod engines;
 pub mod error;
 pub mod jobs;
 pub mod list;
+pub mod logits;
+pub mod model;
 pub mod next;
 pub mod params;
 pub mod schema;

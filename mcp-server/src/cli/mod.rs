@@ -7,6 +7,7 @@ pub mod call;
 pub mod job;
 pub mod job_run;
 pub mod mcp;
+pub mod models;
 pub mod printer;
 
 use clap::{Parser, Subcommand};
@@ -52,6 +53,8 @@ enum Command {
     JobRun(job_run::Args),
     /// Serve MCP on standard input and output.
     Mcp(mcp::Args),
+    /// Look at a checkpoint, tokenize with it, get its logits.
+    Models(models::Args),
 }
 
 /// Runs the command line.
@@ -81,6 +84,7 @@ fn run(cli: &Cli, printer: &Printer) -> Result<ExitCode, ToolError> {
         Command::Job(args) => job::run(args, &context, printer),
         Command::JobRun(args) => job_run::run(args, &context),
         Command::Mcp(_) => mcp::run(context),
+        Command::Models(args) => models::run(args, &context, printer),
     }
 }
 

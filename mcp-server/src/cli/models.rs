@@ -95,9 +95,8 @@ fn tokenize(model: &Path, special: bool, printer: &Printer) -> Result<(), ToolEr
         if line.last() == Some(&b'\n') {
             line.pop();
         }
-        let text = std::str::from_utf8(&line).map_err(|error| {
-            ToolError::new(ErrorKind::Input, format!("standard input is not UTF-8: {error}"))
-        })?;
+        let text = std::str::from_utf8(&line)
+            .map_err(|error| ToolError::new(ErrorKind::Input, format!("standard input is not UTF-8: {error}")))?;
         printer.out(&json!(tokenizer.encode(text, special)?).to_string())?;
     }
 }

@@ -3,7 +3,7 @@
 //! Needs the full fixture set: a folder in `CRIT_FIXTURES` with `tokenizers/<style>/`.
 #![allow(clippy::print_stderr)]
 
-use crit_core::files::Checkpoint;
+use crit_core::files::{Checkpoint, FileError};
 use crit_core::text::{ChatTemplate, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -101,4 +101,38 @@ fn tokenizer_json_of_every_style() {
         styles += 1;
     }
     assert_eq!(styles, 8);
+}
+
+#[test]
+fn gguf_twins_answer_like_their_tokenizer_json() {
+    let Some(root) = fixtures() else { return };
+    let mut twins = 0;
+    for case in std::fs::read_dir(root.join("arch")).unwrap() {
+        let case = case.unwrap().path();
+        let gguf = case.join("model-bf16.gguf");
+        if !gguf.is_file() {
+            continue;
+        }
+        // The style of a case is the one whose tokenizer.json it has.
+        let own = std::fs::read(case.join("tokenizer.json")).unwrap();
+        let style = std::fs::read_dir(root.join("tokenizers")).unwrap().map(|style| style.unwrap().path());
+        let Some(style) = style.into_iter().find(|style| std::fs::read(style.join("tokenizer.json")).unwrap() == own)
+        else {
+            panic!("{} has a tokenizer of no style", case.display());
+        };
+        let checkpoint = match Checkpoint::open(&gguf) {
+            Ok(checkpoint) => checkpoint,
+            Err(FileError::Unsupported { what, .. }) => {
+                eprintln!("skipped: {}: {what}", gguf.display());
+                continue;
+            }
+            Err(error) => panic!("{}: {error}", gguf.display()),
+        };
+        let mut wrong = compare(&checkpoint, &read(&style.join("tokenizer_golden.json")));
+        // The converter marks these as control tokens because of their look; tokenizer.json has them as plain ones.
+        wrong.retain(|line| !(line.starts_with("decoded without special") && line.contains("<｜User｜>")));
+        assert!(wrong.is_empty(), "{}: {} differences\n{}", gguf.display(), wrong.len(), wrong.join("\n"));
+        twins += 1;
+    }
+    assert!(twins >= 6, "{twins}");
 }

@@ -2,6 +2,7 @@
 
 use super::dtype::DType;
 use super::error::FileError;
+use super::gguf::Metadata;
 use super::tensor::StoredTensor;
 use crate::digest::Digest;
 use crate::json::Config;
@@ -70,7 +71,8 @@ pub struct Manifest {
 pub struct Checkpoint {
     pub(super) path: PathBuf,
     pub(super) container: Container,
-    pub(super) config: Option<Config>,
+    pub(super) config: Result<Config, NoConfig>,
+    pub(super) metadata: Option<Metadata>,
     pub(super) tokenizer_config: Option<Config>,
     pub(super) tokenizer_json: Option<PathBuf>,
     pub(super) template_file: Option<PathBuf>,
@@ -81,6 +83,35 @@ pub struct Checkpoint {
     pub(super) storage: StorageFacts,
     pub(super) files: Vec<PathBuf>,
     pub(super) manifest: OnceLock<Manifest>,
+}
+
+/// Why a checkpoint has no configuration.
+#[derive(Debug)]
+pub(super) enum NoConfig {
+    /// Weights without config.json.
+    NoFile,
+    /// A GGUF file that does not name its architecture.
+    Unnamed,
+    /// A GGUF file of an architecture that is not known.
+    Unknown(String),
+}
+
+impl NoConfig {
+    fn error(&self, path: &Path) -> FileError {
+        let missing =
+            |what: &str, hint: &str| FileError::Missing { path: path.into(), what: what.into(), hint: hint.into() };
+        match self {
+            Self::NoFile => missing("config.json", "put the checkpoint's config.json beside its weights"),
+            Self::Unnamed => {
+                missing("architecture: its metadata lack the string general.architecture", "convert the model again")
+            }
+            Self::Unknown(name) => {
+                let supported: Vec<_> = super::gguf::arch::ARCHS.iter().map(|arch| arch.name).collect();
+                let what = format!("the architecture `{name}`");
+                FileError::Unsupported { path: path.into(), what, supported: supported.join(" ") }
+            }
+        }
+    }
 }
 
 /// The weights of the output head.
@@ -116,13 +147,9 @@ impl Checkpoint {
     /// [`Config::text`] descends to the text model of a wrapper.
     ///
     /// # Errors
-    /// There is none: weights without config.json.
+    /// There is none: weights without config.json, or a GGUF file of an architecture that is not known.
     pub fn config(&self) -> Result<&Config, FileError> {
-        self.config.as_ref().ok_or_else(|| FileError::Missing {
-            path: self.path.clone(),
-            what: "config.json".into(),
-            hint: "put the checkpoint's config.json beside its weights".into(),
-        })
+        self.config.as_ref().map_err(|none| none.error(&self.path))
     }
 
     /// The family of the text model: its `model_type`.
@@ -205,6 +232,11 @@ impl Checkpoint {
             *out.entry(tensor.dtype()).or_default() += tensor.bytes().len() as u64;
         }
         out
+    }
+
+    /// The metadata of a GGUF file.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_ref()
     }
 
     /// tokenizer_config.json, where there is one.

@@ -8,8 +8,10 @@
 mod checkpoint;
 mod dtype;
 mod error;
+mod gguf;
 mod map;
 mod open;
+mod open_gguf;
 mod quant;
 mod safetensors;
 mod tensor;
@@ -17,6 +19,7 @@ mod tensor;
 pub use checkpoint::{Checkpoint, Container, FileEntry, Generation, Head, Manifest, StorageFacts};
 pub use dtype::{DType, Format};
 pub use error::FileError;
+pub use gguf::Metadata;
 pub use map::Bytes;
 pub(crate) use open::token_text;
 pub use tensor::{StoredTensor, TensorFacts};

@@ -1,9 +1,9 @@
 //! From a path to a checkpoint: what lies there, which files belong to it, and what they say.
 
-use super::checkpoint::{Checkpoint, Container, Generation, StorageFacts};
+use super::checkpoint::{Checkpoint, Container, Generation, NoConfig, StorageFacts};
 use super::error::FileError;
-use super::safetensors;
 use super::tensor::StoredTensor;
+use super::{open_gguf, safetensors};
 use crate::json::{self, Config};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,6 +90,9 @@ fn open_file(path: &Path, file: &Path) -> Result<Checkpoint, FileError> {
         files.push(file.into());
         return open_safetensors(path, file, tensors, files);
     }
+    if name.ends_with(".gguf") {
+        return open_gguf::open(path, file);
+    }
     let what = format!("`{name}` is neither a .safetensors file, nor a .safetensors.index.json, nor a .gguf file");
     Err(FileError::NoModel { path: path.into(), what })
 }
@@ -125,7 +128,8 @@ fn open_safetensors(
             rope_interleaved_qk: false,
             norm_weight_offset: f32::from(u8::from(text.as_ref().is_some_and(is_zero_centred))),
         },
-        config,
+        config: config.ok_or(NoConfig::NoFile),
+        metadata: None,
         tokenizer_config,
         tokenizer_json,
         template_file,

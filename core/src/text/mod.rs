@@ -5,11 +5,13 @@
 
 mod dates;
 mod error;
+mod pretokenizers;
 mod pyjson;
 mod stream;
 mod table;
 mod template;
 mod tokenizer;
+mod vocabulary;
 
 pub use error::TextError;
 pub use stream::TextStream;

@@ -29,7 +29,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The chat template of `checkpoint`, where it has one: chat_template.jinja, else that of tokenizer_config.json.
+    /// The chat template of `checkpoint`, where it has one: chat_template.jinja, else that of tokenizer_config.json; for
+    /// GGUF that of the metadata.
     ///
     /// # Errors
     /// A template that is no sound template.
@@ -96,6 +97,14 @@ fn sources(checkpoint: &Checkpoint) -> Result<Vec<(String, String)>, TextError> 
         let text = String::from_utf8(bytes).map_err(|_| broken("not UTF-8".into()))?;
         return Ok(vec![("default".into(), text)]);
     }
+    if let Some(metadata) = checkpoint.metadata() {
+        let named = metadata.keys().filter_map(|key| {
+            let name = key.strip_prefix("tokenizer.chat_template.")?;
+            Some((name.to_string(), metadata.str(key)?.to_string()))
+        });
+        let default = metadata.str("tokenizer.chat_template").map(|text| ("default".to_string(), text.to_string()));
+        return Ok(default.into_iter().chain(named).collect());
+    }
     let Some(config) = checkpoint.tokenizer_config() else { return Ok(Vec::new()) };
     let one = |value: &serde_json::Value| {
         let text = |key: &str| Some(value.get(key)?.as_str()?.to_string());
@@ -111,8 +120,22 @@ fn sources(checkpoint: &Checkpoint) -> Result<Vec<(String, String)>, TextError> 
     }
 }
 
+/// The text of the special token that templates call `key`.
 fn special_text(checkpoint: &Checkpoint, key: &str) -> Option<String> {
-    token_text(checkpoint.tokenizer_config()?, key)
+    let Some(metadata) = checkpoint.metadata() else { return token_text(checkpoint.tokenizer_config()?, key) };
+    // The format's own spelling of the separator is kept.
+    let name = match key {
+        "pad_token" => "padding_token",
+        "sep_token" => "seperator_token",
+        "unk_token" => "unknown_token",
+        other => other,
+    };
+    let id = match key {
+        "bos_token" => checkpoint.bos_id(),
+        _ => metadata.id(&format!("tokenizer.ggml.{name}_id")),
+    };
+    let tokens = metadata.strings("tokenizer.ggml.tokens").ok()??;
+    tokens.get(id? as usize).map(|token| token.to_string())
 }
 
 fn environment() -> Environment<'static> {

@@ -3,6 +3,7 @@
 use super::error::TextError;
 use super::stream::TextStream;
 use super::table::{Spelling, TokenTable};
+use super::vocabulary;
 use crate::files::Checkpoint;
 use std::collections::{BTreeSet, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +32,9 @@ impl Tokenizer {
     /// # Errors
     /// None there, or one that cannot be used.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
+        if let Some(metadata) = checkpoint.metadata() {
+            return Self::new(vocabulary::tokenizer(metadata)?, metadata.path(), checkpoint);
+        }
         let Some(path) = checkpoint.tokenizer_json() else {
             return Err(TextError::NoTokenizer { path: checkpoint.path().into() });
         };

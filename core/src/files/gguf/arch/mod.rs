@@ -1,0 +1,164 @@
+//! From GGUF's architectures to Hugging Face's names and configuration keys, a file each.
+
+mod gemma3;
+mod llama;
+mod qwen2;
+mod qwen3;
+
+use super::{Gguf, Metadata};
+use serde_json::{Map, Value, json};
+
+/// What is to be known of an architecture.
+pub(crate) struct Arch {
+    /// Its `general.architecture`.
+    pub(crate) name: &'static str,
+    /// Its `model_type`.
+    pub(crate) model_type: &'static str,
+    /// Whether rows of q and k are stored for rotating neighbouring pairs.
+    pub(crate) rope_interleaved_qk: bool,
+    /// Names within a layer that differ from the common ones.
+    names: &'static [(&'static str, &'static str)],
+    /// Adds the configuration keys that only this family has.
+    extend: fn(&Source<'_>, &mut Map<String, Value>),
+}
+
+/// All architectures, sorted.
+pub(crate) const ARCHS: &[Arch] = &[gemma3::ARCH, llama::ARCH, qwen2::ARCH, qwen3::ARCH];
+
+/// Names outside the layers.
+const OUTSIDE: &[(&str, &str)] =
+    &[("output", "lm_head"), ("output_norm", "model.norm"), ("token_embd", "model.embed_tokens")];
+
+/// Names within a layer that most families share.
+const COMMON: &[(&str, &str)] = &[
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_norm", "input_layernorm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_v", "self_attn.v_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_up", "mlp.up_proj"),
+];
+
+/// The architecture with this `general.architecture`.
+pub(crate) fn find(name: &str) -> Option<&'static Arch> {
+    ARCHS.iter().find(|arch| arch.name == name)
+}
+
+/// A file of a known architecture.
+pub(crate) struct Source<'a> {
+    arch: &'a Arch,
+    gguf: &'a Gguf,
+}
+
+impl<'a> Source<'a> {
+    /// The metadata value under `{architecture}.{key}`.
+    fn value(&self, key: &str) -> Option<Value> {
+        self.metadata().value(&format!("{}.{key}", self.arch.name))
+    }
+
+    fn f64(&self, key: &str) -> Option<f64> {
+        self.value(key)?.as_f64()
+    }
+
+    fn u64(&self, key: &str) -> Option<u64> {
+        self.value(key)?.as_u64()
+    }
+
+    fn metadata(&self) -> &'a Metadata {
+        &self.gguf.metadata
+    }
+
+    fn has_tensor(&self, name: &str) -> bool {
+        self.gguf.tensors.iter().any(|tensor| tensor.stored_name() == name)
+    }
+
+    fn head_dim(&self) -> Option<Value> {
+        self.value("attention.key_length").or_else(|| {
+            let (width, heads) = (self.u64("embedding_length")?, self.u64("attention.head_count")?);
+            width.checked_div(heads).map(Value::from)
+        })
+    }
+}
+
+impl Arch {
+    /// The Hugging Face name of the tensor that the file calls `stored`, if it has one.
+    pub(crate) fn tensor_name(&self, stored: &str) -> Option<String> {
+        let (stem, kind) = stored.rsplit_once('.')?;
+        let find = |names: &[(&str, &'static str)], stem: &str| {
+            names.iter().find(|(name, _)| *name == stem).map(|(_, plain)| *plain)
+        };
+        if let Some(plain) = find(OUTSIDE, stem) {
+            return Some(format!("{plain}.{kind}"));
+        }
+        let (layer, part) = stem.strip_prefix("blk.")?.split_once('.')?;
+        let plain = find(self.names, part).or_else(|| find(COMMON, part))?;
+        Some(format!("model.layers.{}.{plain}.{kind}", layer.parse::<u32>().ok()?))
+    }
+
+    /// The configuration in Hugging Face keys. A key whose metadata are missing is left out; whoever needs it says so.
+    pub(crate) fn config(&self, gguf: &Gguf) -> Map<String, Value> {
+        let source = Source { arch: self, gguf };
+        let embedding = gguf.tensors.iter().find(|tensor| tensor.stored_name() == "token_embd.weight");
+        let rows = embedding.map(|tensor| Value::from(tensor.rows()));
+        let tokens = gguf.metadata.array_len("tokenizer.ggml.tokens").map(Value::from);
+        let entries = [
+            ("model_type", Some(self.model_type.into())),
+            ("hidden_size", source.value("embedding_length")),
+            ("intermediate_size", source.value("feed_forward_length")),
+            ("num_hidden_layers", source.value("block_count")),
+            ("num_attention_heads", source.value("attention.head_count")),
+            ("num_key_value_heads", source.value("attention.head_count_kv").or(source.value("attention.head_count"))),
+            ("head_dim", source.head_dim()),
+            ("vocab_size", rows.or(source.value("vocab_size")).or(tokens)),
+            ("max_position_embeddings", source.value("context_length")),
+            ("rms_norm_eps", source.value("attention.layer_norm_rms_epsilon")),
+            ("rope_theta", Some(source.value("rope.freq_base").unwrap_or(json!(10000.0)))),
+            ("rope_scaling", rope_scaling(&source)),
+            ("partial_rotary_factor", partial_rotary(&source)),
+            ("tie_word_embeddings", Some((!source.has_tensor("output.weight")).into())),
+        ];
+        let mut map: Map<String, Value> =
+            entries.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))).collect();
+        (self.extend)(&source, &mut map);
+        map
+    }
+}
+
+fn rope_scaling(source: &Source<'_>) -> Option<Value> {
+    let kind = source.value("rope.scaling.type");
+    let factor = source.f64("rope.scaling.factor");
+    // Old files have a factor and no type.
+    let kind = kind.as_ref().and_then(Value::as_str).or(factor.map(|_| "linear"))?;
+    if kind == "none" {
+        return None;
+    }
+    let mut out = Map::new();
+    let mut set = |key: &str, value: Option<Value>| value.map(|value| out.insert(key.into(), value));
+    set("rope_type", Some(kind.into()));
+    set("factor", factor.map(Value::from));
+    if kind == "yarn" {
+        set("original_max_position_embeddings", source.value("rope.scaling.original_context_length"));
+        set("beta_fast", source.value("rope.scaling.yarn_beta_fast"));
+        set("beta_slow", source.value("rope.scaling.yarn_beta_slow"));
+        // Here it is a factor on top of the usual magnitude, there it takes its place.
+        let own = source.f64("rope.scaling.attn_factor").zip(factor);
+        set("attention_factor", own.map(|(own, factor)| (own * (0.1 * factor.ln() + 1.0)).into()));
+    }
+    Some(Value::Object(out))
+}
+
+fn partial_rotary(source: &Source<'_>) -> Option<Value> {
+    let (rotated, head) = (source.u64("rope.dimension_count")?, source.head_dim()?.as_u64()?);
+    (rotated != head && head > 0).then(|| json!(rotated as f64 / head as f64))
+}
+
+/// Says whether the projections of attention and of the feed-forward layer have biases, as llama's keys do.
+fn bias_keys(source: &Source<'_>, config: &mut Map<String, Value>) {
+    config.insert("attention_bias".into(), source.has_tensor("blk.0.attn_q.bias").into());
+    config.insert("mlp_bias".into(), source.has_tensor("blk.0.ffn_gate.bias").into());
+}

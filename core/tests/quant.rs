@@ -1,0 +1,176 @@
+//! Quantised types and GGUF configurations against what the reference implementation reads from the same files.
+//!
+//! Needs the full fixture set: a folder in `CRIT_FIXTURES` with `quant/gguf-*/` and `arch/*/`.
+#![allow(clippy::print_stderr)]
+
+use crit_core::digest::Digest;
+use crit_core::files::{Checkpoint, FileError, StoredTensor};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+fn fixtures() -> Option<PathBuf> {
+    let found = std::env::var_os("CRIT_FIXTURES").map(PathBuf::from);
+    if found.is_none() {
+        eprintln!("skipped: CRIT_FIXTURES names no folder with the full fixture set");
+    }
+    found
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let mut out: Vec<_> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    out.sort();
+    out
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Values in the row order of Hugging Face checkpoints: rows of a head stored as neighbouring pairs become halves.
+fn in_plain_order(tensor: &StoredTensor, checkpoint: &Checkpoint) -> Vec<f32> {
+    let config = checkpoint.config().unwrap();
+    let (heads, len) = match tensor.name() {
+        name if name.contains("q_proj") => (config.usize("num_attention_heads").unwrap(), tensor.row_len()),
+        name if name.contains("k_proj") => (config.usize("num_key_value_heads").unwrap(), tensor.row_len()),
+        _ => return tensor.to_f32(),
+    };
+    if !checkpoint.storage().rope_interleaved_qk {
+        return tensor.to_f32();
+    }
+    let head_rows = tensor.rows() / heads;
+    let mut out = vec![0.0; tensor.elems()];
+    for row in 0..tensor.rows() {
+        let (head, within) = (row / head_rows, row % head_rows);
+        let stored = head * head_rows + within % (head_rows / 2) * 2 + within / (head_rows / 2);
+        tensor.dequant_rows(stored..stored + 1, &mut out[row * len..(row + 1) * len]).unwrap();
+    }
+    out
+}
+
+#[test]
+fn gguf_types_are_exact_to_the_bit() {
+    let Some(root) = fixtures() else { return };
+    let mut compared = std::collections::BTreeMap::<String, usize>::new();
+    for folder in folders(&root.join("quant")) {
+        let gguf = folder.join("model.gguf");
+        if !gguf.is_file() {
+            continue;
+        }
+        let checkpoint = match Checkpoint::open(&gguf) {
+            Ok(checkpoint) => checkpoint,
+            Err(FileError::Unsupported { what, .. }) => {
+                eprintln!("skipped: {}: {what}", folder.display());
+                continue;
+            }
+            Err(error) => panic!("{}: {error}", folder.display()),
+        };
+        let golden = read(&folder.join("golden.json"));
+        for (name, facts) in golden["all_weights"].as_object().unwrap() {
+            let Some(tensor) = checkpoint.tensor(name) else {
+                panic!("{}: no {name}", folder.display());
+            };
+            let values = in_plain_order(tensor, &checkpoint);
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let shape: Vec<usize> = serde_json::from_value(facts["shape"].clone()).unwrap();
+            assert_eq!(tensor.shape(), shape, "{}: {name}", folder.display());
+            let digest = Digest::of(&bytes).to_string();
+            assert_eq!(
+                digest,
+                facts["sha256_f32le"].as_str().unwrap(),
+                "{}: {name} ({})",
+                folder.display(),
+                tensor.dtype()
+            );
+            *compared.entry(tensor.dtype().to_string()).or_default() += 1;
+        }
+    }
+    eprintln!("tensors equal to the bit: {compared:?}");
+    for dtype in ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+    {
+        assert!(compared.contains_key(dtype), "no tensor of type {dtype}");
+    }
+}
+
+/// The keys that decide what a model computes. Where a config.json leaves one out or writes it in the newer form, the
+/// twin need not have it.
+const KEYS: &[&str] = &[
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "rope_local_base_freq",
+    "rope_theta",
+    "rope_scaling",
+    "sliding_window",
+    "sliding_window_pattern",
+    "query_pre_attn_scalar",
+    "hidden_activation",
+    "attention_bias",
+    "mlp_bias",
+];
+
+#[test]
+fn gguf_twins_have_the_same_configuration_and_values() {
+    let Some(root) = fixtures() else { return };
+    for case in ["gemma3", "llama", "qwen2", "qwen3"] {
+        let folder = root.join("arch").join(case);
+        let plain = Checkpoint::open(&folder).unwrap();
+        let twin = Checkpoint::open(&folder.join("model-bf16.gguf")).unwrap();
+        let (want, got) = (plain.config().unwrap(), twin.config().unwrap());
+        for key in KEYS.iter().filter(|key| want.has(key)) {
+            let want = want.get(key).unwrap();
+            // Families without biases do not say so in their metadata, and qwen2's window is not stored.
+            if *want == false || (*key == "sliding_window" && case == "qwen2") {
+                continue;
+            }
+            assert_eq!(got.get(key), Some(want), "{case}: {key}");
+        }
+        let theta = want.opt_object("rope_parameters").unwrap().map(|rope| rope.f64("rope_theta").unwrap());
+        assert!(theta.is_none_or(|theta| theta == got.f64("rope_theta").unwrap()), "{case}");
+        assert_eq!(plain.eos_ids(), twin.eos_ids(), "{case}");
+        assert_eq!(plain.bos_id(), twin.bos_id(), "{case}");
+        assert_eq!(plain.generation(), twin.generation(), "{case}");
+        for tensor in plain.tensors() {
+            let other = twin.tensor(tensor.name()).unwrap_or_else(|| panic!("{case}: no {}", tensor.name()));
+            assert_eq!(tensor.shape(), other.shape(), "{case}: {}", tensor.name());
+            let (want, got) = (tensor.to_f32(), in_plain_order(other, &twin));
+            let is_norm = tensor.name().contains("norm");
+            let offsets = if is_norm {
+                (plain.storage().norm_weight_offset, twin.storage().norm_weight_offset)
+            } else {
+                (0.0, 0.0)
+            };
+            let same = want.iter().zip(&got).all(|(want, got)| want + offsets.0 == got + offsets.1);
+            assert!(same, "{case}: values of {}", tensor.name());
+        }
+    }
+}
+
+#[test]
+fn the_facts_of_a_checkpoint() {
+    let Some(root) = fixtures() else { return };
+    let open = |case: &str| Checkpoint::open(&root.join("arch").join(case)).unwrap();
+    let gemma = open("gemma3");
+    assert_eq!(gemma.eos_ids().iter().copied().collect::<Vec<_>>(), [1, 5]);
+    assert!(matches!(gemma.head("lm_head.weight", "model.embed_tokens.weight"), Ok(crit_core::files::Head::Tied(_))));
+    let llama = open("llama");
+    assert!(matches!(llama.head("lm_head.weight", "model.embed_tokens.weight"), Ok(crit_core::files::Head::Own(_))));
+    assert!(llama.head("none.weight", "model.embed_tokens.weight").is_err(), "the config says that it is not tied");
+    assert_eq!(llama.generation().top_k, Some(20));
+    // Sharded: every tensor of the index, whatever the shard; the manifest lists all files that were read.
+    let qwen = open("qwen3");
+    let index = read(&root.join("arch/qwen3/model.safetensors.index.json"));
+    assert_eq!(qwen.tensors().len(), index["weight_map"].as_object().unwrap().len());
+    let names: Vec<_> = qwen.manifest().unwrap().files.iter().map(|file| file.name.as_str()).collect();
+    assert!(names.contains(&"model-00002-of-00003.safetensors") && names.contains(&"config.json"), "{names:?}");
+    let wrapped = open("qwen3_5_vl");
+    assert!(wrapped.tensor("model.embed_tokens.weight").is_some());
+    assert_eq!(wrapped.model_type().unwrap(), "qwen3_5_text");
+}

@@ -3,6 +3,7 @@
 //! A few cases are committed under `fixtures/`; the full sets are read from the folder named by `CRIT_FIXTURES`, and
 //! trained models from `CRIT_MODELS`. A test whose set is not there says so with [`skip`].
 
+use crit_core::model::arch;
 use crit_core::runtime::{Executor, StepBatch};
 use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};
@@ -123,6 +124,20 @@ pub fn cases(root: &Path) -> Vec<Case> {
         .collect();
     out.sort_by(|a, b| a.name.cmp(&b.name));
     out
+}
+
+/// Cases whose weights are stored in a format that is not read yet.
+const FORMATS_TO_COME: &[&str] = &["qwen3_fp8"];
+
+/// Whether crit knows the case's family and reads its weight format.
+pub fn supported(case: &Case) -> bool {
+    let kind = case.config("model_type");
+    let known = arch::FAMILIES.iter().any(|f| f.model_types.iter().any(|t| Some(*t) == kind.as_str()));
+    if known && FORMATS_TO_COME.contains(&case.name.as_str()) {
+        skip(&case.name, "its weight format is not read yet");
+        return false;
+    }
+    known
 }
 
 /// Drives one sequence through an executor by hand.

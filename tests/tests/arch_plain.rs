@@ -1,21 +1,8 @@
 //! The plain reference against transformers, on every case of a supported family: in one go, in chunks, and greedy.
 
+use crit_core::model::Model;
 use crit_core::model::plain::{PlainExecutor, PlainSizes};
-use crit_core::model::{Model, arch};
-use crit_tests::{Case, Hand, arch_cases, argmax, difference, skip};
-
-/// Cases whose weights are stored in a format that is not read yet.
-const FORMATS_TO_COME: &[&str] = &["qwen3_fp8"];
-
-fn supported(case: &Case) -> bool {
-    let kind = case.config("model_type");
-    let known = arch::FAMILIES.iter().any(|f| f.model_types.iter().any(|t| Some(*t) == kind.as_str()));
-    if known && FORMATS_TO_COME.contains(&case.name.as_str()) {
-        skip(&case.name, "its weight format is not read yet");
-        return false;
-    }
-    known
-}
+use crit_tests::{Case, Hand, arch_cases, argmax, difference, supported};
 
 fn executor(model: &Model) -> PlainExecutor {
     PlainExecutor::new(model.clone(), PlainSizes { block_tokens: 16, blocks: 12, slots: 1, max_context: 192 })

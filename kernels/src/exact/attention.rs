@@ -53,7 +53,7 @@ impl Kernel for Attend {
         let q = cx.values.get(self.from);
         let parts = Shared::new(&mut out[..n]);
         let kv: &KvStore = cx.kv;
-        let done = cx.pool.run(tiles.len(), &|_, i| self.tile(&tiles[i], q, kv, &parts));
+        let done = cx.pool.run(tiles.len(), &|i, _| self.tile(&tiles[i], q, kv, &parts));
         cx.values.put(self.out, out);
         done.map_err(|e| EngineError::Kernel { op: "attention".into(), message: e.to_string() })
     }

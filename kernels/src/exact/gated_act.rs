@@ -1,10 +1,10 @@
 //! `gated_act` by the op's own definition, in f64.
 
+use crate::cpu::shared::Shared;
 use crate::exec::step::{Kernel, Lowering, StepCx};
 use crit_core::model::program::ValueId;
 use crit_core::model::program::ops::gated_act::{Activation, GatedAct};
 use crit_core::runtime::EngineError;
-use crate::cpu::shared::Shared;
 
 struct Gate {
     activation: Activation,
@@ -33,7 +33,7 @@ impl Kernel for Gate {
         }
         let up = cx.values.get(self.up);
         let parts = Shared::new(&mut out[..n]);
-        let done = cx.pool.run(n.div_ceil(CHUNK), &|_, chunk| {
+        let done = cx.pool.run(n.div_ceil(CHUNK), &|chunk, _| {
             let start = chunk * CHUNK;
             let len = CHUNK.min(n - start);
             // SAFETY: chunks are disjoint.

@@ -41,7 +41,7 @@ pub fn gemm(
         return Ok(());
     }
     let out = Shared::new(y);
-    pool.run(n.div_ceil(PANEL), &|_, chunk| {
+    pool.run(n.div_ceil(PANEL), &|chunk, _| {
         let rows = chunk * PANEL..((chunk + 1) * PANEL).min(n);
         let mut read = vec![0.0f32; rows.len() * k];
         weight(rows.clone(), &mut read);
@@ -112,7 +112,14 @@ mod x86 {
     /// # Safety
     /// The machine has AVX-512F; sizes as the module says.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn rows_avx512(m: usize, depth: usize, x: *const f32, stride: usize, panel: *const f32, tile: &mut [f32]) {
+    pub unsafe fn rows_avx512(
+        m: usize,
+        depth: usize,
+        x: *const f32,
+        stride: usize,
+        panel: *const f32,
+        tile: &mut [f32],
+    ) {
         let mut done = 0;
         macro_rules! tiles {
             ($($rows:literal),+) => {
@@ -131,12 +138,19 @@ mod x86 {
     /// # Safety
     /// As [`rows_avx512`], for exactly `M` rows.
     #[target_feature(enable = "avx512f")]
-    unsafe fn tile_avx512<const M: usize>(depth: usize, x: *const f32, stride: usize, panel: *const f32, tile: *mut f32) {
+    unsafe fn tile_avx512<const M: usize>(
+        depth: usize,
+        x: *const f32,
+        stride: usize,
+        panel: *const f32,
+        tile: *mut f32,
+    ) {
         const { assert!(M <= TILE) };
         // SAFETY: all pointers stay within the sizes the contract states.
         unsafe {
-            let mut sums: [[__m512; 2]; M] =
-                std::array::from_fn(|i| [_mm512_loadu_ps(tile.add(i * PANEL)), _mm512_loadu_ps(tile.add(i * PANEL + 16))]);
+            let mut sums: [[__m512; 2]; M] = std::array::from_fn(|i| {
+                [_mm512_loadu_ps(tile.add(i * PANEL)), _mm512_loadu_ps(tile.add(i * PANEL + 16))]
+            });
             for step in 0..depth {
                 let (a, b) = (_mm512_loadu_ps(panel.add(step * PANEL)), _mm512_loadu_ps(panel.add(step * PANEL + 16)));
                 for (i, sum) in sums.iter_mut().enumerate() {
@@ -183,8 +197,9 @@ mod x86 {
     unsafe fn tile_avx2<const M: usize>(depth: usize, x: *const f32, stride: usize, panel: *const f32, tile: *mut f32) {
         // SAFETY: all pointers stay within the sizes the contract states.
         unsafe {
-            let mut sums: [[__m256; 2]; M] =
-                std::array::from_fn(|i| [_mm256_loadu_ps(tile.add(i * PANEL)), _mm256_loadu_ps(tile.add(i * PANEL + 8))]);
+            let mut sums: [[__m256; 2]; M] = std::array::from_fn(|i| {
+                [_mm256_loadu_ps(tile.add(i * PANEL)), _mm256_loadu_ps(tile.add(i * PANEL + 8))]
+            });
             for step in 0..depth {
                 let (a, b) = (_mm256_loadu_ps(panel.add(step * PANEL)), _mm256_loadu_ps(panel.add(step * PANEL + 8)));
                 for (i, sum) in sums.iter_mut().enumerate() {

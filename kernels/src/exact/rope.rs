@@ -16,7 +16,13 @@ struct Rotate {
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let rope: Rope = node.op::<Rope>().clone();
-    Ok(Box::new(Rotate { rope, from: n.reads[0], out: n.writes[0], width: node.view.write_width(0), turns: Vec::new() }))
+    Ok(Box::new(Rotate {
+        rope,
+        from: n.reads[0],
+        out: n.writes[0],
+        width: node.view.write_width(0),
+        turns: Vec::new(),
+    }))
 }
 
 impl Kernel for Rotate {

@@ -146,7 +146,12 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
     let kv = KvStore::new(&program, format.clone(), options.block_tokens, blocks);
     let stored = stored_bytes(model, &lowered.kernels);
     let packs_bytes = lowered.kernels.iter().map(|k| k.packs_bytes()).sum();
-    let repacked: u64 = lowered.kernels.iter().flat_map(|k| k.stored_bytes()).filter_map(|(name, _)| model.checkpoint.tensor(&name).map(|t| t.bytes().len() as u64)).sum();
+    let repacked: u64 = lowered
+        .kernels
+        .iter()
+        .flat_map(|k| k.stored_bytes())
+        .filter_map(|(name, _)| model.checkpoint.tensor(&name).map(|t| t.bytes().len() as u64))
+        .sum();
     let memory = MemoryUse {
         weights_bytes: weights_bytes(model).saturating_sub(repacked),
         packs_bytes,

@@ -74,7 +74,11 @@ impl Executor for CpuExecutor {
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
         for block in [from, to] {
             if block as usize >= self.info.blocks {
-                return Err(EngineError::Capacity { what: "block", given: block as usize, limit: self.info.blocks - 1 });
+                return Err(EngineError::Capacity {
+                    what: "block",
+                    given: block as usize,
+                    limit: self.info.blocks - 1,
+                });
             }
         }
         self.kv.copy_block(from as usize, to as usize);

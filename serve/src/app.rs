@@ -131,7 +131,7 @@ impl App {
         }
         let mut permit = self.admission.admit(call.choices as usize)?;
         let host = self.ready_host().await?;
-        check_bias(&call.sampling, host.info.vocab.min(self.text.vocab()))?;
+        check_bias(&call.sampling, host.info.vocab)?;
         let prompt = self.tokenise(call.conversation, call.conversation_path).await?;
         let room = room(prompt.len(), self.context(&host))?;
         permit.take_prompt(prompt.len().saturating_mul(call.choices as usize))?;

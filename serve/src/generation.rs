@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::pipe::{Piece, Pipe};
 use crate::supervisor::Host;
 use crate::text::Text;
-use crit_core::protocol::{FinishReason, Request, TokenLogprobs, Usage};
+use crit_core::protocol::{FinishReason, Generate, Request, TokenLogprobs, Usage};
 use crit_core::sampling::SamplingParams;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -348,11 +348,13 @@ impl Choice {
         sampling.seed = sampling.seed.wrapping_add(index.into());
         let stream = host.submit(|id| Request::Submit {
             id,
-            prompt: order.prompt.clone(),
-            sampling,
-            max_tokens: order.max_tokens,
-            stop_ids: order.end_ids.clone(),
-            top_logprobs: order.top_logprobs,
+            generate: Generate {
+                prompt: order.prompt.clone(),
+                sampling,
+                max_tokens: order.max_tokens,
+                stop_ids: order.end_ids.clone(),
+                top_logprobs: order.top_logprobs,
+            },
         })?;
         Ok(Self {
             stream: Some(stream),

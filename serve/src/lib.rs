@@ -30,6 +30,7 @@ pub mod text;
 
 pub use background::BackgroundServer;
 pub use config::{Limits, ServerConfig, Supervision};
+pub use engine::HostLauncher;
 pub use error::ServeError;
 pub use server::{Readiness, Server};
-pub use text::{Conversation, Text, TextDecoder};
+pub use text::{Conversation, ModelText, Text, TextDecoder};

@@ -3,6 +3,8 @@
 
 pub mod link;
 pub mod live;
+pub mod process;
 
 pub use link::{EngineLauncher, EngineLink, EngineProcess, ReplySource, RequestSink};
 pub use live::{EngineEvent, EngineFault, EngineStream};
+pub use process::HostLauncher;

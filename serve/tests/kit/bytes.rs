@@ -42,10 +42,6 @@ impl Text for ByteText {
         Ok(prompt.bytes().map(u32::from).collect())
     }
 
-    fn vocab(&self) -> u32 {
-        PIECES + self.pieces.len() as u32
-    }
-
     fn token_bytes(&self, id: u32) -> Vec<u8> {
         match u8::try_from(id) {
             Ok(byte) => vec![byte],

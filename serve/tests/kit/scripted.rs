@@ -1,7 +1,7 @@
 //! An engine in this process that plays a script for each request: which tokens come when, and what goes wrong.
 
 use crit_core::error::{ErrorKind, Failure};
-use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, Reply, Request, TokenLogprobs, Usage};
+use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, Generate, Reply, Request, TokenLogprobs, Usage};
 use crit_serve::engine::link::StopFlag;
 use crit_serve::engine::{EngineLauncher, EngineLink, EngineProcess, ReplySource, RequestSink};
 use std::collections::HashMap;
@@ -37,13 +37,7 @@ pub fn text_steps(text: &str) -> Vec<Step> {
 
 /// A request as the script sees it.
 #[derive(Clone, Debug)]
-pub struct Submit {
-    pub prompt: Vec<u32>,
-    pub sampling: crit_core::sampling::SamplingParams,
-    pub max_tokens: u32,
-    pub stop_ids: Vec<u32>,
-    pub top_logprobs: Option<u32>,
-}
+pub struct Submit(Generate);
 
 type Script = dyn Fn(&Submit) -> Vec<Step> + Send + Sync;
 
@@ -322,18 +316,20 @@ fn logprobs(token: u32, top: u32) -> TokenLogprobs {
 
 impl Submit {
     pub fn of(request: &Request) -> Option<Self> {
-        let Request::Submit { prompt, sampling, max_tokens, stop_ids, top_logprobs, .. } = request else { return None };
-        Some(Self {
-            prompt: prompt.clone(),
-            sampling: sampling.clone(),
-            max_tokens: *max_tokens,
-            stop_ids: stop_ids.clone(),
-            top_logprobs: *top_logprobs,
-        })
+        let Request::Submit { generate, .. } = request else { return None };
+        Some(Self(generate.clone()))
     }
 
     /// The prompt as text.
     pub fn text(&self) -> String {
         String::from_utf8(self.prompt.iter().map(|&id| id as u8).collect()).unwrap()
+    }
+}
+
+impl Deref for Submit {
+    type Target = Generate;
+
+    fn deref(&self) -> &Generate {
+        &self.0
     }
 }

@@ -1,5 +1,9 @@
 //! What the server needs of tokenizer and chat template, so that dialects and tests do not depend on model files.
 
+mod model;
+
+pub use model::{ModelText, sampling_defaults};
+
 use crit_core::error::Failure;
 use serde_json::{Map, Value};
 
@@ -27,9 +31,6 @@ pub trait Text: Send + Sync + 'static {
     /// # Errors
     /// The text cannot be tokenised.
     fn encode(&self, prompt: &str) -> Result<Vec<u32>, Failure>;
-
-    /// Number of token ids.
-    fn vocab(&self) -> u32;
 
     /// The bytes a token stands for; empty for an unknown id.
     fn token_bytes(&self, id: u32) -> Vec<u8>;

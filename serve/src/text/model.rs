@@ -1,0 +1,91 @@
+//! The text model of a checkpoint: its own tokenizer and chat template.
+
+use super::{Conversation, Text, TextDecoder};
+use crate::config::ServerConfig;
+use crit_core::error::{ErrorKind, Failure};
+use crit_core::files::{Checkpoint, Generation};
+use crit_core::sampling::SamplingParams;
+use crit_core::text::{ChatTemplate, TextError, TextStream, Tokenizer};
+use serde_json::Value;
+
+/// Tokenizer and chat template of a checkpoint.
+#[derive(Clone)]
+pub struct ModelText {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl ModelText {
+    /// Those of `checkpoint`. Without a chat template it can still be served, but chat requests are refused.
+    ///
+    /// # Errors
+    /// The tokenizer is missing, or one of them is broken.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
+        let tokenizer = Tokenizer::from_checkpoint(checkpoint)?;
+        Ok(Self { tokenizer, template: ChatTemplate::from_checkpoint(checkpoint)? })
+    }
+
+    /// The configuration to serve `checkpoint` under `name` with: its generation defaults and end tokens.
+    pub fn config(&self, name: impl Into<String>, checkpoint: &Checkpoint) -> ServerConfig {
+        let mut config = ServerConfig::new(name);
+        config.sampling = sampling_defaults(checkpoint.generation());
+        config.end_ids = checkpoint.eos_ids().union(self.tokenizer.eos()).copied().collect();
+        config
+    }
+}
+
+/// A checkpoint's generation defaults. One that does not say how to sample is sampled as it is, as clients of this API
+/// expect; one that says not to sample is greedy.
+pub fn sampling_defaults(generation: &Generation) -> SamplingParams {
+    let off = SamplingParams::default();
+    let real = |value: Option<f64>, default: f32| value.map_or(default, |value| value as f32);
+    let temperature = match generation.do_sample {
+        Some(false) => 0.0,
+        _ => real(generation.temperature, 1.0),
+    };
+    SamplingParams {
+        temperature,
+        top_k: generation.top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(off.top_k),
+        top_p: real(generation.top_p, off.top_p),
+        min_p: real(generation.min_p, off.min_p),
+        repetition_penalty: real(generation.repetition_penalty, off.repetition_penalty),
+        ..off
+    }
+}
+
+impl Text for ModelText {
+    fn render(&self, conversation: &Conversation) -> Result<String, Failure> {
+        let template = self.template.as_ref().ok_or_else(|| {
+            Failure::new(ErrorKind::Input, "the model has no chat template")
+                .with_hint("put a chat_template.jinja beside its weights, or serve an instruction-tuned checkpoint")
+        })?;
+        let messages = Value::Array(conversation.messages.clone());
+        let tools = (!conversation.tools.is_empty()).then(|| Value::Array(conversation.tools.clone()));
+        let rendered = template.render(&messages, tools.as_ref(), true, &conversation.variables)?;
+        Ok(rendered)
+    }
+
+    fn encode(&self, prompt: &str) -> Result<Vec<u32>, Failure> {
+        Ok(self.tokenizer.encode_chat(prompt)?)
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.tokenizer.token_bytes(id).to_vec()
+    }
+
+    fn decoder(&self) -> Box<dyn TextDecoder> {
+        Box::new(ModelDecoder(Some(self.tokenizer.stream(true))))
+    }
+}
+
+struct ModelDecoder(Option<TextStream>);
+
+impl TextDecoder for ModelDecoder {
+    fn push(&mut self, id: u32) -> String {
+        self.0.as_mut().map_or_else(String::new, |stream| stream.push(id))
+    }
+
+    fn finish(&mut self) -> String {
+        self.0.take().map_or_else(String::new, TextStream::finish)
+    }
+}

@@ -52,3 +52,19 @@ fn base_stays_within_what_bf16_costs() {
         }
     }
 }
+
+#[test]
+fn gguf_twins_give_the_same_logits() {
+    let twins: Vec<Case> = cases().into_iter().filter(|case| case.path.join("model-bf16.gguf").is_file()).collect();
+    assert!(!twins.is_empty(), "a twin is committed");
+    for case in twins {
+        let model = Model::open(&case.path.join("model-bf16.gguf")).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let limit = case.guidance()["guidance"]["f32_max_abs_error"].as_f64().expect("stated") as f32;
+        for golden in case.goldens() {
+            let mut executor = executor(&model, Style::Exact);
+            let logits = Hand::new(&mut executor).run(&golden.ids, 64);
+            let (largest, _) = difference(&logits, &golden.logits);
+            assert!(largest <= limit, "{} {}: {largest} > {limit}", case.name, golden.suffix);
+        }
+    }
+}

@@ -12,6 +12,8 @@ mod scheduler;
 pub mod score;
 mod sequence;
 mod state;
+#[cfg(test)]
+mod tests;
 pub mod toy;
 
 pub use batch::{SeqStep, StepBatch};

@@ -27,6 +27,12 @@ impl StateStore {
         }
     }
 
+    /// Slots nobody holds.
+    #[cfg(test)]
+    pub(super) fn free_slots(&self) -> usize {
+        self.slots_free.len()
+    }
+
     /// Positions the largest sequence could have if it were alone.
     pub(super) fn positions(&self) -> usize {
         self.pool.total().saturating_mul(self.pool.block_tokens())

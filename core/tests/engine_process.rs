@@ -3,8 +3,8 @@
 use crit_core::error::{Diagnose, ErrorKind};
 use crit_core::protocol::frame::{read_frame, write_frame};
 use crit_core::protocol::{
-    Client, ClientError, ConnectOptions, EngineCommand, EngineProcess, FinishReason, Generate, GenerationEvent,
-    Identity, PROTOCOL_VERSION, Reply, Request, ScoreItem, ScorePlan, ScoreRow, ScoreSequence, serve, socket_from_env,
+    Client, ClientError, EngineCommand, EngineProcess, FinishReason, Generate, GenerationEvent, Identity,
+    PROTOCOL_VERSION, Reply, Request, ScoreItem, ScorePlan, ScoreRow, ScoreSequence, serve, socket_from_env,
 };
 use crit_core::runtime::toy::{ToyExecutor, toy_logits};
 use crit_core::runtime::{Engine, EngineConfig, Policies};
@@ -137,24 +137,20 @@ fn cancelled_and_dropped_requests_free_their_state() {
         stats.running + stats.waiting + stats.blocks_used == 0
     };
     wait_until("a dropped generation is gone", || idle(&client));
-    // A whole connection: three running, twenty waiting.
-    let other = process.connect(ConnectOptions::new("other")).expect("it connects");
-    let many: Vec<_> = (0..23).map(|_| other.submit(generate(&[4, 5], 390)).expect("it starts")).collect();
-    wait_until("they run", || client.stats().expect("stats").running == 8);
-    many.into_iter().for_each(std::mem::forget);
-    // Forgotten generations hold the client: the socket is cut from below instead.
-    let raw = UnixStream::connect(process.socket()).expect("it listens");
-    drop(raw);
     client.cancel(12_345).expect("an unknown id is nothing");
-    drop(other);
-    let plain = UnixStream::connect(process.socket()).expect("it listens");
-    let mut stream = plain;
+    // A whole connection: eight run, fifteen wait.
+    let mut stream = UnixStream::connect(process.socket()).expect("it listens");
     write_frame(&mut stream, &Request::Open { protocol: PROTOCOL_VERSION, client: "raw".into() }).expect("sent");
-    assert!(matches!(read_frame(&mut stream), Ok(Some(Reply::Opened { .. }))));
-    write_frame(&mut stream, &Request::Submit { id: 1, generate: generate(&[6], 390) }).expect("sent");
-    wait_until("it waits", || client.stats().expect("stats").waiting == 16);
+    for id in 0..23 {
+        write_frame(&mut stream, &Request::Submit { id, generate: generate(&[6], 20) }).expect("sent");
+    }
+    wait_until("they run and wait", || {
+        let stats = client.stats().expect("stats");
+        (stats.running, stats.waiting) == (8, 15)
+    });
     drop(stream);
-    wait_until("it is gone", || client.stats().expect("stats").waiting == 15);
+    wait_until("they are gone", || idle(&client));
+    assert_eq!(client.submit(generate(&[1], 3)).and_then(|g| g.finish()).expect("it runs").tokens, expected(&[1], 3));
 }
 
 #[test]

@@ -29,6 +29,10 @@ pub const PARENT_ENV: &str = "CRIT_ENGINE_PARENT";
 /// Longest path a Unix socket can have everywhere.
 const SOCKET_PATH_BYTES: usize = 100;
 
+/// What of an engine's log an error shows: enough for a message with its stack.
+const LOG_TAIL_BYTES: u64 = 4096;
+const LOG_TAIL_LINES: usize = 40;
+
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct EngineCommand {
@@ -292,10 +296,10 @@ fn socket_folder() -> Result<PathBuf, SpawnError> {
 fn log_tail(log: &Path) -> std::io::Result<String> {
     let mut file = File::open(log)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(2048)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(2048).read_to_end(&mut bytes)?;
+    file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.trim_end().lines().collect();
-    Ok(lines[lines.len().saturating_sub(12)..].join("\n"))
+    Ok(lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n"))
 }

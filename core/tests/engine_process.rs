@@ -127,7 +127,7 @@ fn killing_the_engine_ends_what_goes_on_with_a_clear_error() {
 
 #[test]
 fn cancelled_and_dropped_requests_free_their_state() {
-    let (_folder, process, client) = start(&[("TOY_STEP_MS", "5")]);
+    let (_folder, process, client) = start(&[("TOY_STEP_MS", "20")]);
     let generation = client.submit(generate(&[1, 2, 3], 300)).expect("it starts");
     generation.cancel().expect("it can be asked");
     assert_eq!(generation.finish().expect("it ends").reason, FinishReason::Cancelled);
@@ -142,7 +142,7 @@ fn cancelled_and_dropped_requests_free_their_state() {
     let mut stream = UnixStream::connect(process.socket()).expect("it listens");
     write_frame(&mut stream, &Request::Open { protocol: PROTOCOL_VERSION, client: "raw".into() }).expect("sent");
     for id in 0..23 {
-        write_frame(&mut stream, &Request::Submit { id, generate: generate(&[6], 20) }).expect("sent");
+        write_frame(&mut stream, &Request::Submit { id, generate: generate(&[6], 390) }).expect("sent");
     }
     wait_until("they run and wait", || {
         let stats = client.stats().expect("stats");

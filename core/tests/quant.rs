@@ -1,6 +1,6 @@
 //! Quantised types and GGUF configurations against what the reference implementation reads from the same files.
 //!
-//! Needs the full fixture set: a folder in `CRIT_FIXTURES` with `quant/gguf-*/` and `arch/*/`.
+//! Quantised types need the full fixture set: a folder in `CRIT_FIXTURES` with `quant/gguf-*/`.
 #![allow(clippy::print_stderr)]
 
 use crit_core::digest::Digest;
@@ -14,6 +14,10 @@ fn fixtures() -> Option<PathBuf> {
         eprintln!("skipped: CRIT_FIXTURES names no folder with the full fixture set");
     }
     found
+}
+
+fn committed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/arch")
 }
 
 fn folders(path: &Path) -> Vec<PathBuf> {
@@ -118,9 +122,10 @@ const KEYS: &[&str] = &[
 
 #[test]
 fn gguf_twins_have_the_same_configuration_and_values() {
-    let Some(root) = fixtures() else { return };
-    for case in ["gemma3", "llama", "qwen2", "qwen3"] {
-        let folder = root.join("arch").join(case);
+    let mut cases: Vec<_> = ["gemma3", "llama", "qwen3"].map(|case| committed().join(case)).into();
+    cases.extend(fixtures().map(|root| root.join("arch/qwen2")));
+    for folder in cases {
+        let case = folder.file_name().unwrap().to_str().unwrap();
         let plain = Checkpoint::open(&folder).unwrap();
         let twin = Checkpoint::open(&folder.join("model-bf16.gguf")).unwrap();
         let (want, got) = (plain.config().unwrap(), twin.config().unwrap());
@@ -155,8 +160,7 @@ fn gguf_twins_have_the_same_configuration_and_values() {
 
 #[test]
 fn the_facts_of_a_checkpoint() {
-    let Some(root) = fixtures() else { return };
-    let open = |case: &str| Checkpoint::open(&root.join("arch").join(case)).unwrap();
+    let open = |case: &str| Checkpoint::open(&committed().join(case)).unwrap();
     let gemma = open("gemma3");
     assert_eq!(gemma.eos_ids().iter().copied().collect::<Vec<_>>(), [1, 5]);
     assert!(matches!(gemma.head("lm_head.weight", "model.embed_tokens.weight"), Ok(crit_core::files::Head::Tied(_))));
@@ -166,11 +170,16 @@ fn the_facts_of_a_checkpoint() {
     assert_eq!(llama.generation().top_k, Some(20));
     // Sharded: every tensor of the index, whatever the shard; the manifest lists all files that were read.
     let qwen = open("qwen3");
-    let index = read(&root.join("arch/qwen3/model.safetensors.index.json"));
+    let index = read(&committed().join("qwen3/model.safetensors.index.json"));
     assert_eq!(qwen.tensors().len(), index["weight_map"].as_object().unwrap().len());
     let names: Vec<_> = qwen.manifest().unwrap().files.iter().map(|file| file.name.as_str()).collect();
     assert!(names.contains(&"model-00002-of-00003.safetensors") && names.contains(&"config.json"), "{names:?}");
-    let wrapped = open("qwen3_5_vl");
+}
+
+#[test]
+fn the_text_model_of_a_wrapper() {
+    let Some(root) = fixtures() else { return };
+    let wrapped = Checkpoint::open(&root.join("arch/qwen3_5_vl")).unwrap();
     assert!(wrapped.tensor("model.embed_tokens.weight").is_some());
     assert_eq!(wrapped.model_type().unwrap(), "qwen3_5_text");
 }

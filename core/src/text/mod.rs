@@ -5,6 +5,7 @@
 
 mod dates;
 mod error;
+mod precheck;
 mod pretokenizers;
 mod pyjson;
 mod stream;

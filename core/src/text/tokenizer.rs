@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
 use super::error::TextError;
+use super::precheck;
 use super::stream::TextStream;
 use super::table::{Spelling, TokenTable};
 use super::vocabulary;
@@ -173,11 +174,14 @@ fn encode(tokenizer: &tokenizers::Tokenizer, text: &str, add_special: bool) -> R
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer, TextError> {
     let fault = |what: String| TextError::Tokenizer { path: path.into(), what };
     let bytes = crate::json::read_bounded(path, 512 << 20).map_err(|error| fault(error.to_string()))?;
-    // The library panics on some merges that name no token.
+    if let Some(what) = precheck::fault(&bytes) {
+        return Err(fault(what));
+    }
+    // A library fault that the look above does not know must still end as an error.
     let parsed = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(&bytes)));
     let mut tokenizer = match parsed {
         Ok(parsed) => parsed.map_err(|error| fault(error.to_string()))?,
-        Err(_) => return Err(fault("its merges do not fit its vocabulary".into())),
+        Err(_) => return Err(fault("the tokenizers library cannot read it".into())),
     };
     // Files may hold the settings of a training run. Nothing is ever cut or padded here.
     tokenizer.with_padding(None);

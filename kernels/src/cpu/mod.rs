@@ -3,6 +3,7 @@
 //! Kernels here know slices, sizes and an [`Isa`]; programs and tables belong to the executor ([`crate::exec`]).
 
 pub mod isa;
+pub mod linear;
 pub mod pool;
 pub mod shared;
 

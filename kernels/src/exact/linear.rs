@@ -15,7 +15,7 @@ struct Linear {
     out: ValueId,
 }
 
-pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
+pub(crate) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let bias = node.weights.get(1).map(StoredTensor::to_f32);
     Ok(Box::new(Linear { weight: node.weights[0].clone(), bias, isa: node.isa, from: n.reads[0], out: n.writes[0] }))

@@ -6,10 +6,10 @@
 mod attention;
 mod gated_act;
 pub mod gemm;
-mod linear;
+pub(crate) mod linear;
 mod rms_norm;
 mod rope;
-mod softcap;
+pub(crate) mod softcap;
 
 use crate::exec::common::Entry;
 

@@ -11,7 +11,7 @@ struct Cap {
     out: ValueId,
 }
 
-pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
+pub(crate) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let cap = f64::from(node.op::<Softcap>().cap);
     Ok(Box::new(Cap { cap, from: n.reads[0], out: n.writes[0] }))

@@ -1,0 +1,54 @@
+//! Rows multiplied where they lie: cutting into groups of 8, and the sums across lanes.
+
+use super::Work;
+
+/// Rows whose results lie in the lanes of one vector.
+pub(super) const GROUP: usize = 8;
+
+/// The bytes of 8 rows from `row` on; past the chunk's end the last row again (its result is not stored).
+pub(super) fn group_rows(work: &Work<'_>, row: usize) -> [*const u8; GROUP] {
+    let last = work.first + work.rows - 1;
+    let mut rows = [std::ptr::null(); GROUP];
+    for (i, slot) in rows.iter_mut().enumerate() {
+        *slot = work.row((row + i).min(last));
+    }
+    rows
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    use std::arch::x86_64::*;
+
+    /// Lane i of the result is the sum of the lanes of `p[i]`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) fn sum8(p: &[__m256i; 8]) -> __m256i {
+        let pair = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let quad = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        let low = quad(pair(p[0], p[1]), pair(p[2], p[3]));
+        let high = quad(pair(p[4], p[5]), pair(p[6], p[7]));
+        _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high))
+    }
+
+    /// The 16-bit number at `p`, at any alignment.
+    ///
+    /// # Safety
+    /// Two bytes can be read at `p`.
+    #[inline(always)]
+    pub(in super::super) unsafe fn u16_at(p: *const u8) -> i16 {
+        // SAFETY: by the caller.
+        unsafe { p.cast::<i16>().read_unaligned() }
+    }
+
+    /// The half-precision numbers at offset `at` of 8 rows, as f32.
+    ///
+    /// # Safety
+    /// Two bytes can be read there in every row.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    pub(in super::super) unsafe fn halves(rows: &[*const u8; 8], at: usize) -> __m256 {
+        // SAFETY: by the caller.
+        let h = |i: usize| unsafe { u16_at(rows[i].add(at)) };
+        _mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0)))
+    }
+}

@@ -1,7 +1,7 @@
 //! `entry.json`: what a catalogue entry is for, in words a search finds.
 
 use crit_core::error::{Diagnose, ErrorKind};
-use crit_core::plugin::Slot;
+use crit_core::plugin::{Manifest, Slot};
 use crit_kernels::plugin::Plugin;
 use serde::{Deserialize, Serialize};
 
@@ -70,8 +70,15 @@ impl Entry {
     /// The file is missing, is not an entry, or contradicts `plugin.json`.
     pub fn of(plugin: &Plugin) -> Result<Self, EntryError> {
         let manifest = plugin.manifest().map_err(|e| EntryError { plugin: "?".into(), why: e.to_string() })?;
+        Self::parse(plugin.file("entry.json").unwrap_or_default(), &manifest)
+    }
+
+    /// Reads the text of an `entry.json` and checks that it says the same as `manifest`.
+    ///
+    /// # Errors
+    /// It is not an entry, or contradicts the manifest.
+    pub fn parse(text: &str, manifest: &Manifest) -> Result<Self, EntryError> {
         let fail = |why: String| EntryError { plugin: manifest.name.clone(), why };
-        let text = plugin.file("entry.json").ok_or_else(|| fail("missing".into()))?;
         let entry: Self = serde_json::from_str(text).map_err(|error| fail(error.to_string()))?;
         let same = entry.name == manifest.name && entry.slot == manifest.slot && entry.backends == manifest.backends;
         if same { Ok(entry) } else { Err(fail("name, slot or backends differ from plugin.json".into())) }

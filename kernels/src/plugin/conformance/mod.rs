@@ -33,7 +33,7 @@ type Verdict = Result<(), String>;
 pub fn check(plugin: &Plugin) -> Result<(), Broken> {
     let manifest = plugin.manifest().map_err(|error| broken("?", error.to_string()))?;
     let fail = |rule: String| broken(&manifest.name, rule);
-    check_manifest(plugin, &manifest).map_err(fail)?;
+    check_files(plugin).and_then(|()| check_manifest(&manifest)).map_err(fail)?;
     for given in option_corners(&manifest) {
         let label = serde_json::to_string(&given).unwrap_or_default();
         let fail = |rule: String| broken(&manifest.name, format!("with options {label}: {rule}"));
@@ -86,16 +86,21 @@ fn broken(plugin: &str, rule: String) -> Broken {
 /// Files a plugin's folder must have.
 pub const REQUIRED_FILES: [&str; 4] = ["README.md", "entry.json", "mod.rs", "plugin.json"];
 
-fn check_manifest(plugin: &Plugin, manifest: &Manifest) -> Verdict {
-    let name = &manifest.name;
-    if !is_name(name) {
-        return Err(format!("`{name}` is not a name: small letters, digits and _, a letter first"));
-    }
+fn check_files(plugin: &Plugin) -> Verdict {
     if let Some(missing) = REQUIRED_FILES.iter().find(|f| plugin.file(f).is_none_or(|text| text.trim().is_empty())) {
         return Err(format!("its file {missing} is missing or empty"));
     }
-    if !plugin.files.is_sorted_by(|a, b| a.0 < b.0) {
-        return Err("its files are not in ascending order, each once".into());
+    require(plugin.files.is_sorted_by(|a, b| a.0 < b.0), || "its files are not in ascending order, each once".into())
+}
+
+/// The rules of a manifest that its type does not keep.
+///
+/// # Errors
+/// The first one broken, in words.
+pub fn check_manifest(manifest: &Manifest) -> Result<(), String> {
+    let name = &manifest.name;
+    if !is_name(name) {
+        return Err(format!("`{name}` is not a name: small letters, digits and _, a letter first"));
     }
     if manifest.version.split('.').count() != 3 || manifest.version.split('.').any(|p| p.parse::<u32>().is_err()) {
         return Err(format!("version `{}` is not MAJOR.MINOR.PATCH", manifest.version));

@@ -1,0 +1,169 @@
+//! From an assembly and an open model to an engine ready to serve. Tools and tests call this in their own process.
+
+use super::{HostError, memory};
+use crate::registry::{Chosen, choose, known};
+use crit_core::model::Model;
+use crit_core::model::plain::{PlainExecutor, PlainSizes};
+use crit_core::plugin::{Assembly, AssemblyError};
+use crit_core::protocol::host::Identity;
+use crit_core::runtime::{Engine, EngineConfig, EngineError, Executor, Policies};
+use crit_kernels::plugin::{Instance, Plugin};
+
+/// Longest context an engine gets when its assembly does not say, tokens.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Positions of a KV block.
+const BLOCK_TOKENS: usize = 32;
+/// Most tokens a drafter may propose; its own options say less.
+const DRAFT_TOKENS: usize = 64;
+
+/// What runs the steps of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ExecutorKind {
+    /// The backend's kernels with the assembly's plugins.
+    #[default]
+    Base,
+    /// The exact reference, without plugins: the judge of quality.
+    Exact,
+    /// The plain reference, without plugins: the judge of kernels.
+    Plain,
+}
+
+impl ExecutorKind {
+    /// `base`, `exact` (or `reference`), `plain`.
+    ///
+    /// # Errors
+    /// Another word.
+    pub fn parse(word: &str) -> Result<Self, HostError> {
+        match word {
+            "base" => Ok(Self::Base),
+            "exact" | "reference" => Ok(Self::Exact),
+            "plain" => Ok(Self::Plain),
+            other => {
+                let message = format!("`{other}` is not an executor; there are base, exact, plain, reference");
+                Err(HostError::Usage { message })
+            }
+        }
+    }
+}
+
+/// An engine of any executor.
+pub type Hosted = Engine<Box<dyn Executor>>;
+
+/// An engine, and what it says of itself.
+pub struct Built {
+    /// The engine.
+    pub engine: Hosted,
+    /// What it says of itself.
+    pub identity: Identity,
+}
+
+/// Builds the engine of `assembly` on `model`, its plugins taken from `own` and the catalogue.
+///
+/// # Errors
+/// The assembly breaks a rule, a plugin or the executor refuses, or memory is short.
+pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: ExecutorKind) -> Result<Built, HostError> {
+    if assembly.engine.is_some() {
+        return Err(HostError::Foreign);
+    }
+    let mut chosen = choose(assembly, &known(own)?)?;
+    if kind != ExecutorKind::Base {
+        chosen.clear();
+    }
+    let identity = identity(assembly, &model, &chosen, kind);
+    let parts = make(&chosen)?;
+    let sizes = Sizes::of(assembly, &model)?;
+    let executor = executor(kind, model, &sizes)?;
+    let config = EngineConfig { draft_tokens: DRAFT_TOKENS, ..EngineConfig::default() };
+    Ok(Built { engine: Engine::new(executor, parts.policies, config), identity })
+}
+
+fn identity(assembly: &Assembly, model: &Model, chosen: &[Chosen], kind: ExecutorKind) -> Identity {
+    let name = match kind {
+        ExecutorKind::Base => "crit",
+        ExecutorKind::Exact => "crit-exact",
+        ExecutorKind::Plain => "crit-plain",
+    };
+    Identity {
+        engine: format!("{name} {}", env!("CARGO_PKG_VERSION")),
+        arch: model.program.arch.into(),
+        target: assembly.target.clone(),
+        plugins: chosen
+            .iter()
+            .map(|c| format!("{}@{}", c.resolved.manifest.name, c.resolved.manifest.version))
+            .collect(),
+    }
+}
+
+/// Plugins made ready, by what takes them.
+#[derive(Default)]
+struct Parts {
+    policies: Policies,
+}
+
+fn make(chosen: &[Chosen]) -> Result<Parts, HostError> {
+    let mut parts = Parts::default();
+    for Chosen { plugin, resolved } in chosen {
+        match (plugin.make)(&resolved.options)? {
+            Instance::Drafter(drafter) => parts.policies.drafter = Some(drafter),
+            Instance::PrefixCache(cache) => parts.policies.prefix_cache = Some(cache),
+        }
+    }
+    Ok(parts)
+}
+
+/// Sizes of an executor.
+struct Sizes {
+    context: usize,
+    blocks: usize,
+    slots: usize,
+}
+
+impl Sizes {
+    fn of(assembly: &Assembly, model: &Model) -> Result<Self, HostError> {
+        let longest = model.program.max_context;
+        let context = assembly.context.unwrap_or_else(|| longest.min(DEFAULT_CONTEXT));
+        if context > longest {
+            let why = format!("{context} tokens are more than the model's {longest}");
+            return Err(AssemblyError::Field { field: "context", why }.into());
+        }
+        // check_fields bounds max_batch; the product is checked for a context a checkpoint may lie about.
+        let blocks = context.div_ceil(BLOCK_TOKENS).checked_mul(assembly.max_batch).filter(|b| *b < u32::MAX as usize);
+        let blocks = blocks.ok_or_else(|| AssemblyError::Field {
+            field: "context",
+            why: format!("{context} tokens for {} sequences cannot be counted", assembly.max_batch),
+        })?;
+        Ok(Self { context, blocks, slots: assembly.max_batch })
+    }
+
+    /// Bytes the weights and this much state take, the state at `row_bytes` a key or value row of one head.
+    fn needed_bytes(&self, model: &Model, row_bytes: impl Fn(usize) -> usize) -> u64 {
+        let weights: u64 = model.checkpoint.tensors().map(|tensor| tensor.bytes().len() as u64).sum();
+        let token = model.program.kv_bytes_per_token(row_bytes) as u64;
+        let state = (self.blocks * BLOCK_TOKENS) as u64;
+        weights.saturating_add(state.saturating_mul(token))
+    }
+
+    fn require_memory(&self, model: &Model, row_bytes: impl Fn(usize) -> usize) -> Result<(), EngineError> {
+        let what = format!("the model with {} sequences of {} tokens", self.slots, self.context);
+        memory::require(&what, self.needed_bytes(model, row_bytes), memory::free_bytes())
+    }
+}
+
+fn executor(kind: ExecutorKind, model: Model, sizes: &Sizes) -> Result<Box<dyn Executor>, HostError> {
+    match kind {
+        ExecutorKind::Plain => {
+            sizes.require_memory(&model, |dim| dim * size_of::<f32>())?;
+            let plain = PlainSizes {
+                block_tokens: BLOCK_TOKENS,
+                blocks: sizes.blocks,
+                slots: sizes.slots,
+                max_context: sizes.context,
+            };
+            Ok(Box::new(PlainExecutor::new(model, plain)))
+        }
+        ExecutorKind::Base | ExecutorKind::Exact => {
+            let message = "this build has no kernels; `--executor plain` runs the plain reference".into();
+            Err(EngineError::Unsupported { message }.into())
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! How much memory an engine may take.
+
+use crit_core::runtime::EngineError;
+use std::fs;
+use std::path::Path;
+
+/// Bytes this process may still take: what the system has available, or what its control group leaves, whichever is
+/// less. `None` where the system does not say.
+pub fn free_bytes() -> Option<u64> {
+    let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
+    let group = group_left(Path::new("/sys/fs/cgroup"));
+    match (system, group) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Fails if `needed_bytes` are more than are free.
+pub(super) fn require(what: &str, needed_bytes: u64, free_bytes: Option<u64>) -> Result<(), EngineError> {
+    match free_bytes {
+        Some(free_bytes) if free_bytes < needed_bytes => {
+            Err(EngineError::Memory { what: what.into(), needed_bytes, free_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Limit less use of the control group (version 2) mounted at `home`, if it has a limit. Page cache counts as use there,
+/// but gives way, so it is added back.
+fn group_left(home: &Path) -> Option<u64> {
+    let number = |file: &str| fs::read_to_string(home.join(file)).ok()?.trim().parse::<u64>().ok();
+    let (limit, used) = (number("memory.max")?, number("memory.current")?);
+    let stat = fs::read_to_string(home.join("memory.stat")).unwrap_or_default();
+    let cache = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok());
+    Some(limit.saturating_sub(used.saturating_sub(cache.unwrap_or(0))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_free_is_read_from_system_and_group() {
+        assert_eq!(available("MemTotal:  10 kB\nMemAvailable:   7 kB\n"), Some(7168));
+        assert_eq!(available("MemTotal: 10 kB\n"), None);
+        let home = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(home.path().join(name), text).unwrap();
+        write("memory.max", "max\n");
+        write("memory.current", "600\n");
+        assert_eq!(group_left(home.path()), None, "a group without a limit");
+        write("memory.max", "1000\n");
+        write("memory.stat", "anon 300\ninactive_file 250\n");
+        assert_eq!(group_left(home.path()), Some(650));
+    }
+
+    #[test]
+    fn too_much_says_needed_and_free() {
+        assert!(require("model", 10, Some(10)).is_ok() && require("model", 10, None).is_ok());
+        let error = require("the model", 10, Some(9)).unwrap_err().to_string();
+        assert_eq!(error, "the model needs 10 bytes and 9 are free");
+    }
+}

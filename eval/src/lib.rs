@@ -19,6 +19,7 @@ pub mod limits;
 pub mod link;
 pub mod probe;
 pub mod quality;
+pub mod report;
 pub mod rng;
 pub mod speed;
 pub mod stats;

@@ -3,9 +3,12 @@
 //! Candidate and reference are both reached through this trait, each in a process of its own. Tests put scripted
 //! engines behind it.
 
-use crit_core::error::Failure;
-use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, ScorePlan, ScoreRow, Usage};
+use crit_core::error::{ErrorKind, Failure};
+use crit_core::protocol::client::{Client, GenerationEvent};
+use crit_core::protocol::spawn::{EngineCommand, EngineProcess};
+use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, Generate, ScorePlan, ScoreRow, Usage};
 use crit_core::sampling::SamplingParams;
+use std::time::Duration;
 
 /// A generation to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,4 +54,74 @@ pub trait EngineLink {
     /// # Errors
     /// The engine's own, or a broken connection.
     fn score(&mut self, plan: &ScorePlan, on_row: OnRow<'_>) -> Result<Vec<u32>, Failure>;
+}
+
+/// An engine on the other side of a connection, with the process behind it if it was started here.
+pub struct ProtocolLink {
+    client: Client,
+    vocab: Option<usize>,
+    // Killed when dropped, so it must outlive the client's last word.
+    process: Option<EngineProcess>,
+}
+
+impl ProtocolLink {
+    /// An engine that runs already.
+    pub fn new(client: Client) -> Self {
+        Self { client, vocab: None, process: None }
+    }
+
+    /// Starts an engine and connects to it as soon as it answers.
+    ///
+    /// # Errors
+    /// It cannot be started, ends, or is not ready in time.
+    pub fn start(command: &EngineCommand, ready_timeout: Duration) -> Result<Self, Failure> {
+        let (process, client) = EngineProcess::start(command, "crit eval", ready_timeout)?;
+        Ok(Self { process: Some(process), ..Self::new(client) })
+    }
+
+    /// Its process, if it was started here.
+    pub fn process(&self) -> Option<&EngineProcess> {
+        self.process.as_ref()
+    }
+
+    fn vocab(&mut self) -> Result<usize, Failure> {
+        match self.vocab {
+            Some(vocab) => Ok(vocab),
+            None => Ok(self.info()?.vocab as usize),
+        }
+    }
+}
+
+impl EngineLink for ProtocolLink {
+    fn info(&mut self) -> Result<EngineInfo, Failure> {
+        let info = self.client.info()?;
+        self.vocab = Some(info.vocab as usize);
+        Ok(info)
+    }
+
+    fn stats(&mut self) -> Result<EngineStats, Failure> {
+        Ok(self.client.stats()?)
+    }
+
+    fn generate(&mut self, generation: &Generation, on_tokens: OnTokens<'_>) -> Result<(FinishReason, Usage), Failure> {
+        let Generation { prompt, sampling, max_tokens, stop_ids } = generation.clone();
+        let events = self.client.submit(Generate { prompt, sampling, max_tokens, stop_ids, top_logprobs: None })?;
+        for event in events {
+            match event? {
+                GenerationEvent::Tokens { tokens, .. } => on_tokens(&tokens),
+                GenerationEvent::Finished { reason, usage } => return Ok((reason, usage)),
+            }
+        }
+        Err(Failure::new(ErrorKind::Engine, "the generation's events ended without an end"))
+    }
+
+    fn score(&mut self, plan: &ScorePlan, on_row: OnRow<'_>) -> Result<Vec<u32>, Failure> {
+        let vocab = self.vocab()?.max(1);
+        let hits = self.client.score(plan, vocab, |rows, values| {
+            for (row, values) in rows.iter().zip(values.chunks_exact(vocab)) {
+                on_row(*row, values);
+            }
+        })?;
+        Ok(hits)
+    }
 }

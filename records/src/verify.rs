@@ -201,7 +201,8 @@ impl Verifier {
         let Some(Some(tip)) = self.try_check(Level::V1, &place, tip) else { return };
         let trees = self.objects.read_commit(tip).and_then(|commit| run_trees(&self.objects, commit.tree));
         self.reach(&ref_name(run));
-        let Some((records_tree, blobs_tree)) = self.try_check(Level::V1, &place, trees) else { return };
+        let by_ref = format!("{place} (its ref, in {} or in packed-refs, or the commit it names)", ref_name(run));
+        let Some((records_tree, blobs_tree)) = self.try_check(Level::V1, &by_ref, trees) else { return };
         let records = self.records(run, short, &records_tree);
         let kept: Vec<&Stored> = records.iter().flatten().collect();
         self.ids.extend(kept.iter().map(|stored| stored.id));
@@ -226,6 +227,8 @@ impl Verifier {
     /// V0: every record file by itself and after the one before it.
     fn records(&mut self, run: &RunId, short: &str, tree: &Tree) -> Vec<Option<Stored>> {
         let mut records: Vec<Option<Stored>> = Vec::new();
+        // Judged by the run they say they are of, so that a ref under a wrong name fails once and not at every record.
+        let mut whose = *run;
         for (name, entry) in &tree.entries {
             let place = format!("{RECORDS}/{name} of run {short}");
             let bytes = self.objects.read_as(entry.oid, ObjectType::Blob);
@@ -240,8 +243,13 @@ impl Verifier {
                 });
                 // After a record that cannot be read the link cannot be judged; that record has failed already.
                 let previous = records.last().map(Option::as_ref);
+                if previous.is_none() {
+                    let of_ref = format!("{} (in its own file or in packed-refs)", ref_name(run));
+                    self.check(Level::V0, &of_ref, stored.id == *run, || format!("it leads to the run {}", stored.id));
+                    whose = stored.run();
+                }
                 if previous != Some(None) {
-                    let broken = stored.check_link(run, previous.flatten());
+                    let broken = stored.check_link(&whose, previous.flatten());
                     self.check(Level::V0, &place, broken.is_empty(), || broken.join("; "));
                 }
             }
@@ -363,7 +371,9 @@ impl Verifier {
             self.objects.read(id)?;
             root.add(BLOBS, true, id);
         }
-        root.id()
+        let id = root.id()?;
+        self.objects.read(id)?;
+        Ok(id)
     }
 
     fn journal(&mut self, run: &RunId, short: &str, records: &[Stored], commits: &[(Oid, Commit)]) {

@@ -122,6 +122,21 @@ impl Writer {
         self
     }
 
+    fn texts(mut self, key: &str, values: &[&str]) -> Self {
+        let count = (values.len() as u64).to_le_bytes();
+        let values = values.iter().flat_map(|value| Self::string(value));
+        let head = [Self::string(key), 9u32.to_le_bytes().into(), 8u32.to_le_bytes().into()].concat();
+        self.pairs.push(head.into_iter().chain(count).chain(values).collect());
+        self
+    }
+
+    fn numbers(mut self, key: &str, values: &[u32]) -> Self {
+        let head = [Self::string(key), 9u32.to_le_bytes().into(), 4u32.to_le_bytes().into()].concat();
+        let values_bytes = values.iter().flat_map(|value| value.to_le_bytes());
+        self.pairs.push(head.into_iter().chain((values.len() as u64).to_le_bytes()).chain(values_bytes).collect());
+        self
+    }
+
     fn tensor(mut self, name: &str, values: &[f32]) -> Self {
         self.tensors.push((name.into(), values.into()));
         self
@@ -172,6 +187,22 @@ fn split_gguf_is_joined_and_a_missing_part_is_named() {
     Writer::new().text("general.architecture", "falcon").write(&folder.path().join("f.gguf"));
     let other = Checkpoint::open(&folder.path().join("f.gguf")).unwrap();
     assert!(other.config().unwrap_err().to_string().contains("`falcon` is not supported; supported: gemma3 llama"));
+}
+
+#[test]
+fn ends_of_a_reply_are_collected_by_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let eos = |texts: &[&str], types: &[u32], stated: u32| -> Vec<u32> {
+        let writer = Writer::new().number("tokenizer.ggml.eos_token_id", stated);
+        writer.texts("tokenizer.ggml.tokens", texts).numbers("tokenizer.ggml.token_type", types).write(&path);
+        Checkpoint::open(&path).unwrap().eos_ids().iter().copied().collect()
+    };
+    // `</s>` as a word of the vocabulary ends nothing; a stated id outside the vocabulary is none.
+    assert_eq!(eos(&["a", "</s>", "<end_of_turn>", "<|im_end|>"], &[1, 4, 3, 1], 99), [2, 3]);
+    // `<|end|>` ends a message, not the reply, where the reply has several.
+    assert_eq!(eos(&["<|end|>", "<|return|>", "<|call|>"], &[3, 3, 3], 1), [1, 2]);
+    assert_eq!(eos(&["<|end|>", "x"], &[3, 1], 1), [0, 1]);
 }
 
 #[test]

@@ -83,6 +83,11 @@ fn every_broken_file_gets_its_expected_answer() {
             eprintln!("{open}: {said:?}");
         }
     }
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        let peak_kb: u64 = peak.expect("the system states it").trim().parse().unwrap();
+        assert!(peak_kb < 200_000, "{peak_kb} kB at the peak");
+    }
     assert!(seen > 100, "only {seen} cases");
     assert!(wrong.is_empty(), "{} of {seen} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }

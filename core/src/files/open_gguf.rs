@@ -13,6 +13,9 @@ use std::sync::OnceLock;
 /// Most parts that a split file may have.
 const MAX_PARTS: u64 = 10_000;
 
+/// The `token_type` of tokens that stand for structure.
+const CONTROL: f64 = 3.0;
+
 /// Texts of tokens that end a reply in one family or another. Files name one such token, seldom all.
 const ENDS: &[&str] = &[
     "</s>",
@@ -159,8 +162,11 @@ fn special_ids(metadata: &Metadata) -> Result<(BTreeSet<u32>, Option<u32>), File
     let there = |id: &u32| (*id as usize) < tokens.len();
     let id = |name: &str| metadata.id(&format!("tokenizer.ggml.{name}_token_id")).filter(there);
     let mut eos: BTreeSet<u32> = ["eos", "eot", "eom"].into_iter().filter_map(id).collect();
+    let types = metadata.numbers("tokenizer.ggml.token_type")?.unwrap_or_default();
     for (i, token) in tokens.iter().enumerate() {
-        if ENDS.contains(token) {
+        // A vocabulary may have `</s>` as the HTML tag; a text between bars is a marker whatever its type says.
+        let is_marker = types.get(i).is_none_or(|kind| *kind == CONTROL) || token.starts_with("<|");
+        if is_marker && ENDS.contains(token) {
             eos.extend(u32::try_from(i));
         }
     }

@@ -32,8 +32,7 @@ impl Isa {
         {
             use std::arch::is_x86_feature_detected as has;
             let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-            let avx512 =
-                avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
             let level = match (avx2, avx512) {
                 (_, true) => IsaLevel::Avx512,
                 (true, false) => IsaLevel::Avx2,

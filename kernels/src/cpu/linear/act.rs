@@ -102,7 +102,14 @@ impl ActBuf {
     ///
     /// # Panics
     /// `x` is no whole number of rows, or `k` no whole number of blocks.
-    pub fn fill<'a>(&'a mut self, kind: ActKind, x: &'a [f32], k: usize, isa: Isa, pool: &Pool) -> Result<Act<'a>, PoolError> {
+    pub fn fill<'a>(
+        &'a mut self,
+        kind: ActKind,
+        x: &'a [f32],
+        k: usize,
+        isa: Isa,
+        pool: &Pool,
+    ) -> Result<Act<'a>, PoolError> {
         assert!(k > 0 && x.len().is_multiple_of(k), "{} elements in rows of {k}", x.len());
         assert!(k.is_multiple_of(kind.block()), "rows of {k} in blocks of {}", kind.block());
         match kind {
@@ -150,9 +157,8 @@ impl ActBuf {
             let (start, len) = (first * k, rows * k);
             #[expect(unsafe_code, reason = "rows of different chunks do not overlap")]
             // SAFETY: see the reason above.
-            let (codes, scales, sums) = unsafe {
-                (codes.part(start, len), scales.part(start / B, len / B), sums.part(start / 16, len / 16))
-            };
+            let (codes, scales, sums) =
+                unsafe { (codes.part(start, len), scales.part(start / B, len / B), sums.part(start / 16, len / 16)) };
             quantise::<B>(isa, &x[start..start + len], codes, scales, sums);
         })
     }
@@ -262,7 +268,8 @@ mod tests {
     #[test]
     fn bf16_rounds_to_nearest_even_at_every_isa() {
         let pool = Pool::new(2).unwrap();
-        let x: Vec<f32> = (0..1000).map(|i| (i as f32 - 500.0) * 1.37e-3).chain([f32::NAN, f32::INFINITY, 0.0, -0.0]).collect();
+        let x: Vec<f32> =
+            (0..1000).map(|i| (i as f32 - 500.0) * 1.37e-3).chain([f32::NAN, f32::INFINITY, 0.0, -0.0]).collect();
         for isa in Isa::testable() {
             let mut buf = ActBuf::default();
             let act = buf.fill(ActKind::Bf16, &x, x.len(), isa, &pool).unwrap();

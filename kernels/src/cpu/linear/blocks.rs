@@ -126,7 +126,9 @@ mod x86 {
             let rows = group_rows(work, row);
             macro_rules! tile {
                 // SAFETY: rows of the weight and tokens of the activation, of equal length.
-                ($n:literal, $t:ident) => { unsafe { tile_vnni::<F, $n>(work, &rows, row, $t) } };
+                ($n:literal, $t:ident) => {
+                    unsafe { tile_vnni::<F, $n>(work, &rows, row, $t) }
+                };
             }
             token_tiles!(work.act.tokens, t, [3, 2, 1], tile);
         }
@@ -246,7 +248,9 @@ mod x86 {
         }
         macro_rules! tile {
             // SAFETY: the scratch was filled above for all blocks; tokens of the activation.
-            ($n:literal, $t:ident) => { unsafe { panel_tile::<F, $n>(work, codes, scales, $t) } };
+            ($n:literal, $t:ident) => {
+                unsafe { panel_tile::<F, $n>(work, codes, scales, $t) }
+            };
         }
         token_tiles!(work.act.tokens, t, [8, 4, 2, 1], tile);
     }

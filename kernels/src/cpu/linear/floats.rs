@@ -151,9 +151,7 @@ pub(super) mod x86 {
     #[target_feature(enable = "avx512f")]
     pub(in super::super) unsafe fn load_f32(p: *const u8, n: usize) -> __m512 {
         // SAFETY: by the caller; lanes that are off are not read.
-        unsafe {
-            if n >= 16 { _mm512_loadu_ps(p.cast()) } else { _mm512_maskz_loadu_ps((1u16 << n) - 1, p.cast()) }
-        }
+        unsafe { if n >= 16 { _mm512_loadu_ps(p.cast()) } else { _mm512_maskz_loadu_ps((1u16 << n) - 1, p.cast()) } }
     }
 
     /// Pairs of bf16 into f32 sums.
@@ -195,7 +193,8 @@ pub(super) mod x86 {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
         unsafe fn madd(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
             // SAFETY: both types are 64 bytes without invalid values.
-            let (w, x) = unsafe { (std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x)) };
+            let (w, x) =
+                unsafe { (std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x)) };
             _mm512_dpbf16_ps(acc, w, x)
         }
     }

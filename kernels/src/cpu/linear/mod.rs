@@ -202,7 +202,13 @@ const PANEL_TOKENS: usize = 4;
 ///
 /// # Panics
 /// Sizes do not match, the activation has another form than a weight's format wants, or scratch is too small.
-pub fn multiply(isa: Isa, pool: &Pool, scratch: &mut Scratch, act: Act<'_>, products: &mut [Product<'_>]) -> Result<(), PoolError> {
+pub fn multiply(
+    isa: Isa,
+    pool: &Pool,
+    scratch: &mut Scratch,
+    act: Act<'_>,
+    products: &mut [Product<'_>],
+) -> Result<(), PoolError> {
     let mut works = Vec::with_capacity(products.len());
     multiply_with(isa, pool, scratch, act, products, &mut works)
 }

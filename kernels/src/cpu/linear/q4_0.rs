@@ -1,8 +1,8 @@
 //! Q4_0: a half-precision scale and 32 nibbles around 8, the low ones first.
 
+use super::StoredFormat;
 use super::act::ActKind;
 use super::blocks::{self, Blocks32};
-use super::StoredFormat;
 
 pub(super) const FORMAT: StoredFormat = StoredFormat {
     name: "Q4_0",

@@ -1,8 +1,8 @@
 //! Q4_K: nibbles in groups of 32 with 6-bit scales and minimums, under two half-precision factors.
 
+use super::StoredFormat;
 use super::act::ActKind;
 use super::supers::{self, ELEMS, Small, Super256};
-use super::StoredFormat;
 
 pub(super) const FORMAT: StoredFormat = StoredFormat {
     name: "Q4_K",

@@ -1,8 +1,8 @@
 //! Q5_0: a half-precision scale, the fifth bits of 32 elements, and their nibbles as in Q4_0; values around 16.
 
+use super::StoredFormat;
 use super::act::ActKind;
 use super::blocks::{self, Blocks32};
-use super::StoredFormat;
 
 pub(super) const FORMAT: StoredFormat = StoredFormat {
     name: "Q5_0",
@@ -35,9 +35,8 @@ unsafe impl Blocks32 for Q5_0 {
     unsafe fn codes_avx2(block: *const u8) -> std::arch::x86_64::__m256i {
         use std::arch::x86_64::*;
         // SAFETY: by the caller.
-        let (bytes, fifth) = unsafe {
-            (_mm_loadu_si128(block.add(6).cast()), block.add(2).cast::<i32>().read_unaligned())
-        };
+        let (bytes, fifth) =
+            unsafe { (_mm_loadu_si128(block.add(6).cast()), block.add(2).cast::<i32>().read_unaligned()) };
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
         let nibbles = _mm256_and_si256(both, _mm256_set1_epi8(15));
         // Byte i / 8 of the bits into lane i, then bit i % 8 of it.

@@ -1,8 +1,8 @@
 //! Q5_K: as Q4_K, with a fifth bit for each element: bit j of byte l belongs to element l of group j.
 
+use super::StoredFormat;
 use super::act::ActKind;
 use super::supers::{self, ELEMS, Small, Super256};
-use super::StoredFormat;
 
 pub(super) const FORMAT: StoredFormat = StoredFormat {
     name: "Q5_K",
@@ -61,7 +61,8 @@ unsafe impl Super256 for Q5K {
         for j in 0..4 {
             // SAFETY: by the caller.
             let bytes = unsafe { _mm256_loadu_si256(block.add(48 + 32 * j).cast()) };
-            let (low, high) = (_mm256_and_si256(bytes, nibble), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble));
+            let (low, high) =
+                (_mm256_and_si256(bytes, nibble), _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble));
             out[2 * j] = _mm256_or_si256(low, _mm256_and_si256(bits[2 * j], bit));
             out[2 * j + 1] = _mm256_or_si256(high, _mm256_and_si256(bits[2 * j + 1], bit));
         }

@@ -2,9 +2,9 @@
 //!
 //! The 32 is a minimum like those of the other formats: min_g = scale_g and dm = 32 d.
 
+use super::StoredFormat;
 use super::act::ActKind;
 use super::supers::{self, ELEMS, Small, Super256};
-use super::StoredFormat;
 
 pub(super) const FORMAT: StoredFormat = StoredFormat {
     name: "Q6_K",

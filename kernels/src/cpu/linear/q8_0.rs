@@ -1,8 +1,8 @@
 //! Q8_0: a half-precision scale and 32 signed bytes.
 
+use super::StoredFormat;
 use super::act::ActKind;
 use super::blocks::{self, Blocks32};
-use super::StoredFormat;
 
 pub(super) const FORMAT: StoredFormat = StoredFormat {
     name: "Q8_0",

@@ -194,7 +194,9 @@ mod x86 {
                     let rows = group_rows(work, row);
                     macro_rules! tile {
                         // SAFETY: rows of the weight and tokens of the activation, of equal length.
-                        ($n:literal, $t:ident) => { unsafe { $tile::<F, $n>(work, &rows, row, $t) } };
+                        ($n:literal, $t:ident) => {
+                            unsafe { $tile::<F, $n>(work, &rows, row, $t) }
+                        };
                     }
                     token_tiles!(work.act.tokens, t, $tokens, tile);
                 }
@@ -292,7 +294,9 @@ mod x86 {
         }
         macro_rules! tile {
             // SAFETY: the scratch was filled above for all super-blocks; tokens of the activation.
-            ($n:literal, $t:ident) => { unsafe { panel_tile::<F, $n>(work, base, $t) } };
+            ($n:literal, $t:ident) => {
+                unsafe { panel_tile::<F, $n>(work, base, $t) }
+            };
         }
         token_tiles!(work.act.tokens, t, [8, 4, 2, 1], tile);
     }
@@ -410,8 +414,5 @@ pub(super) unsafe fn six_bit_small_avx2(packed: *const u8) -> (__m256i, __m256i)
     let scales_high = (c & 0x0f0f_0f0f) | ((a >> 6) & 0x0303_0303) << 4;
     let mins_high = (c >> 4 & 0x0f0f_0f0f) | ((b >> 6) & 0x0303_0303) << 4;
     let all = _mm_setr_epi32(scales_low as i32, scales_high as i32, mins_low as i32, mins_high as i32);
-    (
-        _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(all, all)),
-        _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(all, all)),
-    )
+    (_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(all, all)), _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(all, all)))
 }

@@ -58,8 +58,7 @@ impl Kernel for Linear {
         let (n, k) = (self.weight.rows(), self.weight.row_len());
         let t = cx.values.rows(self.out);
         let threads = cx.pool.threads();
-        let scratch =
-            self.scratch.get_or_insert_with(|| Scratch::new(threads, self.format.scratch_bytes(k, self.isa)));
+        let scratch = self.scratch.get_or_insert_with(|| Scratch::new(threads, self.format.scratch_bytes(k, self.isa)));
         let mut out = cx.values.take(self.out);
         let x = cx.values.get(self.from);
         let weight = Matrix::new(self.format, n, k, self.weight.bytes()).expect("lowering checked sizes and format");

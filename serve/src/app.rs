@@ -117,10 +117,10 @@ impl App {
     /// Everything that can be said before a status is sent.
     pub async fn generate(self: &Arc<Self>, call: Call) -> Result<Generation, Problem> {
         let started = self.try_generate(call).await;
-        if let Err(problem) = &started {
-            if problem.retry_after().is_some() {
-                self.metrics.rejections.count(&[problem.code()]);
-            }
+        if let Err(problem) = &started
+            && problem.retry_after().is_some()
+        {
+            self.metrics.rejections.count(&[problem.code()]);
         }
         started
     }

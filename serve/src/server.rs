@@ -128,10 +128,10 @@ impl Readiness {
     /// It never will be.
     pub async fn wait(mut self) -> Result<EngineInfo, ServeError> {
         let decided = |state: &EngineState| matches!(state, EngineState::Ready(_)) || state.is_final();
-        if let Ok(state) = self.0.wait_for(decided).await {
-            if let EngineState::Ready(host) = &*state {
-                return Ok(host.info.clone());
-            }
+        if let Ok(state) = self.0.wait_for(decided).await
+            && let EngineState::Ready(host) = &*state
+        {
+            return Ok(host.info.clone());
         }
         Err(engine_end(self.0).await)
     }

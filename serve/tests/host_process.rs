@@ -166,7 +166,7 @@ fn a_host_that_ignores_close_is_killed() {
     let pid = pid(&Client::new(server.address()));
     let started = Instant::now();
     server.stop().unwrap();
-    assert!(started.elapsed() < Duration::from_secs(3));
+    assert!(started.elapsed() < Duration::from_secs(20));
     assert!(!exists(pid));
 }
 
@@ -205,7 +205,7 @@ fn a_server_that_is_loading_can_be_stopped() {
     std::thread::sleep(Duration::from_millis(100));
     let started = Instant::now();
     server.stop().unwrap();
-    assert!(started.elapsed() < Duration::from_secs(3));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 trait StopWhenEnded {

@@ -20,6 +20,8 @@ pub enum Step {
     Tokens(Vec<u32>),
     /// Nothing for a while, ended early by a cancellation.
     Wait(u64),
+    /// Nothing until the gate is open.
+    Gate(Arc<AtomicBool>),
     /// The engine dies.
     Crash,
     /// The engine answers nothing any more, counters neither.
@@ -266,6 +268,14 @@ impl Play {
         match step {
             Step::Tokens(tokens) => return self.tokens(tokens, submit).map(Some),
             Step::Wait(ms) => return self.wait(ms).then_some(Some(FinishReason::Cancelled)),
+            Step::Gate(gate) => {
+                while !gate.load(Ordering::SeqCst) {
+                    if self.wait(1) {
+                        return Some(Some(FinishReason::Cancelled));
+                    }
+                }
+                return None;
+            }
             Step::Crash => self.machine.die(),
             Step::Hang => self.machine.hung.store(true, Ordering::SeqCst),
             Step::Cached(tokens) => {

@@ -4,6 +4,7 @@
 //! - [`exec`]: lowers a step program to kernels and runs steps on the CPU.
 //! - [`exact`]: the exact reference, f32 throughout; it judges quality.
 //! - [`plugin`]: how code outside this crate fills slots and claims ops.
+//! - [`probe`]: the timed loops behind the machine's limits.
 //!
 //! Nothing here prints, opens files or knows requests: models come from `crit-core` and steps from its runtime.
 #![allow(unsafe_code)]
@@ -12,3 +13,4 @@ pub mod cpu;
 pub mod exact;
 pub mod exec;
 pub mod plugin;
+pub mod probe;

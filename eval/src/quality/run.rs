@@ -398,12 +398,7 @@ mod tests {
     #[test]
     fn a_reference_that_does_not_match_its_text_is_invalid() {
         let dir = tempfile::tempdir().unwrap();
-        // Text drawn from nowhere near the model: the token after next is as likely as the next.
-        let mut rng = crate::rng::Rng::new(4);
-        let mut shifted = texts();
-        for text in &mut shifted {
-            text.ids = (0..300).map(|_| rng.below(Scripted::VOCAB as usize) as u32).collect();
-        }
+        // Both engines give each row's log-probs one position late.
         let mut open = || Ok(Box::new(Scripted::new(Fault::Shifted)) as Box<dyn EngineLink>);
         let mut candidate = Scripted::new(Fault::Shifted);
         let quality = measure(&mut candidate, &mut open, &texts(), &options(dir.path(), Mode::Speed), &|_| {}).unwrap();
@@ -424,8 +419,8 @@ mod tests {
         };
         let first = run();
         assert_eq!((first == run(), starts.get()), (true, 1));
-        let rows = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
-        let file = rows.filter(|p| p.extension().is_some_and(|e| e == "f32")).next().unwrap();
+        let mut rows = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+        let file = rows.find(|p| p.extension().is_some_and(|e| e == "f32")).unwrap();
         let mut bytes = std::fs::read(&file).unwrap();
         bytes[5] ^= 1;
         std::fs::write(&file, bytes).unwrap();

@@ -50,6 +50,10 @@ pub struct Manifest {
     /// Number formats it uses, by role: `weight`, `activation`, `accumulator`, `state`.
     #[serde(default)]
     pub dtypes: BTreeMap<String, String>,
+    /// For the slots op and kv_cache: how far a claimed op's result may be from its plain reference, or a stored row from
+    /// what was stored: root mean square of the difference over that of the value, parts per million. Absent: 10 000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_ppm: Option<u32>,
     /// Whether it may change the tokens an engine gives (quality must be measured), as opposed to only the speed.
     pub changes_output: bool,
     /// Its options.

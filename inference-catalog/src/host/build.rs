@@ -7,12 +7,14 @@ use crit_core::model::plain::{PlainExecutor, PlainSizes};
 use crit_core::plugin::{Assembly, AssemblyError};
 use crit_core::protocol::host::Identity;
 use crit_core::runtime::{Engine, EngineConfig, EngineError, Executor, Policies};
+use crit_kernels::exec::{self, ExecOptions, KvF16, KvF32, KvFormat, OpPlugin, Style};
 use crit_kernels::plugin::{Instance, Plugin};
+use std::sync::Arc;
 
 /// Longest context an engine gets when its assembly does not say, tokens.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Positions of a KV block.
-const BLOCK_TOKENS: usize = 32;
+/// Positions of a KV block: what a prefix is shared by.
+const BLOCK_TOKENS: usize = 16;
 /// Most tokens a drafter may propose; its own options say less.
 const DRAFT_TOKENS: usize = 64;
 
@@ -70,11 +72,18 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
         chosen.clear();
     }
     let identity = identity(assembly, &model, &chosen, kind);
-    let parts = make(&chosen)?;
+    let Parts { policies, kv_format, ops } = make(&chosen)?;
     let sizes = Sizes::of(assembly, &model)?;
-    let executor = executor(kind, model, &sizes)?;
+    let executor = match kind {
+        ExecutorKind::Plain => plain(model, &sizes)?,
+        ExecutorKind::Exact => cpu(Style::Exact, &model, &sizes, Arc::new(KvF32), Vec::new())?,
+        ExecutorKind::Base => {
+            let format = kv_format.unwrap_or_else(|| Arc::new(KvF16));
+            cpu(Style::Base, &model, &sizes, format, ops)?
+        }
+    };
     let config = EngineConfig { draft_tokens: DRAFT_TOKENS, ..EngineConfig::default() };
-    Ok(Built { engine: Engine::new(executor, parts.policies, config), identity })
+    Ok(Built { engine: Engine::new(executor, policies, config), identity })
 }
 
 fn identity(assembly: &Assembly, model: &Model, chosen: &[Chosen], kind: ExecutorKind) -> Identity {
@@ -98,6 +107,9 @@ fn identity(assembly: &Assembly, model: &Model, chosen: &[Chosen], kind: Executo
 #[derive(Default)]
 struct Parts {
     policies: Policies,
+    kv_format: Option<Arc<dyn KvFormat>>,
+    /// By name, for errors and times.
+    ops: Vec<(String, Box<dyn OpPlugin>)>,
 }
 
 fn make(chosen: &[Chosen]) -> Result<Parts, HostError> {
@@ -105,6 +117,8 @@ fn make(chosen: &[Chosen]) -> Result<Parts, HostError> {
     for Chosen { plugin, resolved } in chosen {
         match (plugin.make)(&resolved.options)? {
             Instance::Drafter(drafter) => parts.policies.drafter = Some(drafter),
+            Instance::KvCache(format) => parts.kv_format = Some(Arc::from(format)),
+            Instance::Op(op) => parts.ops.push((resolved.manifest.name.clone(), op)),
             Instance::PrefixCache(cache) => parts.policies.prefix_cache = Some(cache),
         }
     }
@@ -116,6 +130,8 @@ struct Sizes {
     context: usize,
     blocks: usize,
     slots: usize,
+    /// Kernel threads, if not as many as there are cores.
+    threads: Option<usize>,
 }
 
 impl Sizes {
@@ -132,7 +148,7 @@ impl Sizes {
             field: "context",
             why: format!("{context} tokens for {} sequences cannot be counted", assembly.max_batch),
         })?;
-        Ok(Self { context, blocks, slots: assembly.max_batch })
+        Ok(Self { context, blocks, slots: assembly.max_batch, threads: assembly.threads })
     }
 
     /// Bytes the weights and this much state take, the state at `row_bytes` a key or value row of one head.
@@ -149,21 +165,26 @@ impl Sizes {
     }
 }
 
-fn executor(kind: ExecutorKind, model: Model, sizes: &Sizes) -> Result<Box<dyn Executor>, HostError> {
-    match kind {
-        ExecutorKind::Plain => {
-            sizes.require_memory(&model, |dim| dim * size_of::<f32>())?;
-            let plain = PlainSizes {
-                block_tokens: BLOCK_TOKENS,
-                blocks: sizes.blocks,
-                slots: sizes.slots,
-                max_context: sizes.context,
-            };
-            Ok(Box::new(PlainExecutor::new(model, plain)))
-        }
-        ExecutorKind::Base | ExecutorKind::Exact => {
-            let message = "this build has no kernels; `--executor plain` runs the plain reference".into();
-            Err(EngineError::Unsupported { message }.into())
-        }
-    }
+fn plain(model: Model, sizes: &Sizes) -> Result<Box<dyn Executor>, HostError> {
+    sizes.require_memory(&model, |dim| KvF32.row_bytes(dim))?;
+    let plain =
+        PlainSizes { block_tokens: BLOCK_TOKENS, blocks: sizes.blocks, slots: sizes.slots, max_context: sizes.context };
+    Ok(Box::new(PlainExecutor::new(model, plain)))
+}
+
+fn cpu(
+    style: Style,
+    model: &Model,
+    sizes: &Sizes,
+    format: Arc<dyn KvFormat>,
+    ops: Vec<(String, Box<dyn OpPlugin>)>,
+) -> Result<Box<dyn Executor>, HostError> {
+    sizes.require_memory(model, |dim| format.row_bytes(dim))?;
+    let mut options = ExecOptions::new(style, sizes.context, sizes.slots);
+    options.threads = sizes.threads.unwrap_or(options.threads);
+    options.block_tokens = BLOCK_TOKENS;
+    options.blocks = Some(sizes.blocks);
+    options.kv_format = Some(format);
+    options.ops = ops;
+    Ok(Box::new(exec::build(model, options)?))
 }

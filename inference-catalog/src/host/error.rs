@@ -6,6 +6,7 @@ use crit_core::model::ModelError;
 use crit_core::plugin::AssemblyError;
 use crit_core::protocol::host::HostError as ServeError;
 use crit_core::runtime::EngineError;
+use crit_kernels::exec::BuildError;
 use crit_kernels::plugin::PluginError;
 use std::io;
 
@@ -35,6 +36,9 @@ pub enum HostError {
     Model(#[from] ModelError),
     /// The executor.
     #[error(transparent)]
+    Build(#[from] BuildError),
+    /// Memory.
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// The socket.
     #[error(transparent)]
@@ -55,6 +59,7 @@ impl HostError {
             Self::Assembly(error) => Some(error),
             Self::Plugin(error) => Some(error),
             Self::Model(error) => Some(error),
+            Self::Build(error) => Some(error),
             Self::Engine(error) => Some(error),
             Self::Serve(error) => Some(error),
             Self::Usage { .. } | Self::Foreign | Self::Stdout { .. } => None,

@@ -185,7 +185,7 @@ fn executable_in(messages: &str, root: &Path) -> Option<PathBuf> {
             at.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == manifest)
         })
         .filter_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)))
-        .last()
+        .next_back()
 }
 
 /// Asks the executable for its plugins; they must be those of the folders, byte for byte.

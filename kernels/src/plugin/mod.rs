@@ -8,6 +8,7 @@
 
 pub mod conformance;
 
+use crate::exec::{KvFormat, OpPlugin};
 use crit_core::digest::Digest;
 use crit_core::error::{Diagnose, ErrorKind};
 use crit_core::plugin::assembly::Options;
@@ -34,6 +35,10 @@ pub enum Instance {
     PrefixCache(Box<dyn PrefixCache>),
     /// Proposes tokens to verify.
     Drafter(Box<dyn Drafter>),
+    /// Number format of keys and values.
+    KvCache(Box<dyn KvFormat>),
+    /// Kernels for ops of the program.
+    Op(Box<dyn OpPlugin>),
 }
 
 impl Instance {
@@ -42,6 +47,8 @@ impl Instance {
         match self {
             Self::PrefixCache(_) => Slot::PrefixCache,
             Self::Drafter(_) => Slot::Drafter,
+            Self::KvCache(_) => Slot::KvCache,
+            Self::Op(_) => Slot::Op,
         }
     }
 }

@@ -5,6 +5,8 @@
 //! It shows that rules are kept, not that a plugin is fast or useful.
 
 mod drafter;
+mod kv_cache;
+mod op;
 mod prefix_cache;
 
 use super::{Instance, Plugin, PluginError};
@@ -48,6 +50,8 @@ pub fn check(plugin: &Plugin) -> Result<(), Broken> {
         match made().map_err(fail)? {
             None => {}
             Some(Instance::Drafter(mut drafter)) => drafter::check(drafter.as_mut()).map_err(fail)?,
+            Some(Instance::KvCache(format)) => kv_cache::check(format.as_ref(), &manifest).map_err(fail)?,
+            Some(Instance::Op(op)) => op::check(op.as_ref(), &manifest).map_err(fail)?,
             Some(Instance::PrefixCache(mut cache)) => prefix_cache::check(cache.as_mut()).map_err(fail)?,
         }
     }
@@ -156,6 +160,24 @@ impl Numbers {
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         (z ^ (z >> 31)) % limit
     }
+
+    /// About normal: twelve uniform numbers summed.
+    fn normal(&mut self) -> f32 {
+        const STEPS: u64 = 1 << 16;
+        (0..12).map(|_| self.below(STEPS) as f32 / STEPS as f32).sum::<f32>() - 6.0
+    }
+}
+
+/// Root mean square of the difference over that of `expected`, parts per million.
+fn distance_ppm(found: &[f32], expected: &[f32]) -> u64 {
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let off = square(&mut found.iter().zip(expected).map(|(a, b)| f64::from(a - b)));
+    let size = square(&mut expected.iter().map(|v| f64::from(*v)));
+    // A difference that is not a number must not pass as none.
+    if found.len() != expected.len() || !off.is_finite() {
+        return u64::MAX;
+    }
+    ((off / size.max(f64::MIN_POSITIVE)).sqrt() * 1e6) as u64
 }
 
 fn require(holds: bool, rule: impl FnOnce() -> String) -> Verdict {

@@ -8,6 +8,7 @@ pub mod candidate;
 pub mod canonical;
 mod chain;
 mod clock;
+pub mod doctor;
 mod durable;
 mod error;
 pub mod format;

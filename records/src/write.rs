@@ -130,10 +130,15 @@ impl Store {
     /// Adds a record to `run` and answers its id once it is durable and was read back.
     pub fn append(&self, run: &RunId, draft: Draft) -> Result<RecordId> {
         let _lock = self.lock()?;
-        let blobs = self.store_blobs(&draft)?;
+        self.append_locked(run, &draft)
+    }
+
+    /// [`Store::append`] for a caller that holds the lock.
+    pub(crate) fn append_locked(&self, run: &RunId, draft: &Draft) -> Result<RecordId> {
+        let blobs = self.store_blobs(draft)?;
         for _ in 0..SWAP_ATTEMPTS {
             let chain = self.load(run)?;
-            let stored = self.compose(Some(&chain), &draft, &blobs)?;
+            let stored = self.compose(Some(&chain), draft, &blobs)?;
             self.check(self.history(&chain), &stored, &blobs)?;
             self.mend_journal(run, &chain)?;
             let commit = self.write_commit(&self.objects(), Some(&chain), &stored, &blobs)?;

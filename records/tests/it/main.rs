@@ -2,6 +2,8 @@
 #![allow(clippy::print_stdout, reason = "child processes of these tests report on stdout")]
 
 mod common;
+mod doctor;
+mod golden;
 mod store;
 mod tree;
 mod verify;

@@ -21,7 +21,7 @@ pub fn assert_sound(workspace: &Path) {
 }
 
 /// All files of the store.
-fn files(workspace: &Path) -> Vec<PathBuf> {
+pub fn files(workspace: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![workspace.join(".crit/records.git"), workspace.join(".crit/blobs")];
     while let Some(folder) = folders.pop() {

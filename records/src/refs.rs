@@ -11,6 +11,7 @@ use crate::durable;
 use crate::error::{RecordError, Result};
 use crate::lock::jitter;
 use crate::objects::IDENTITY;
+use crit_core::digest::Digest;
 use git2::{ErrorCode, Oid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -153,7 +154,8 @@ fn parse_packed(bytes: &[u8]) -> Option<Vec<(String, Oid)>> {
         }
         let (hex, name) = line.split_once(' ')?;
         // Runs and quarantined refs are all that this repository has, so any other name is a damaged one.
-        if !name.starts_with(RUNS) && !name.starts_with(QUARANTINE) {
+        let run = name.strip_prefix(RUNS).and_then(|rest| Digest::parse(rest.strip_prefix('/')?));
+        if run.is_none() && !name.starts_with(QUARANTINE) {
             return None;
         }
         refs.push((name.to_string(), parse_oid(hex)?));
@@ -272,8 +274,10 @@ mod tests {
         ] {
             assert!(parse_ref(bad.as_bytes()).is_none(), "{bad:?}");
         }
-        assert!(parse_packed(format!("{hex} refs/crit/runs/a\n").as_bytes()).is_some());
-        assert!(parse_packed(format!("{hex} refs/crit/runz/a\n").as_bytes()).is_none());
+        let run = Digest::of(b"a run");
+        assert!(parse_packed(format!("{hex} refs/crit/runs/{run}\n").as_bytes()).is_some());
+        assert!(parse_packed(format!("{hex} refs/crit/runz/{run}\n").as_bytes()).is_none());
+        assert!(parse_packed(format!("{hex} refs/crit/runs/{run}0\n").as_bytes()).is_none());
         assert!(parse_packed(b"# pack-refs with: peeled fully-peeled sorteD \n").is_none());
     }
 }

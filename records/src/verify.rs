@@ -171,6 +171,11 @@ impl Verifier {
                 self.reach(&ref_name(run));
             }
         }
+        let journals = Refs::new(&self.layout.repo().join("logs")).list(refs::RUNS).unwrap_or_default();
+        for name in journals.iter().filter(|name| !names.contains(name)) {
+            let ref_name = format!("{}/{name}", refs::RUNS);
+            self.check(Level::V1, &ref_name, false, || "the run has a journal, and its ref is gone".into());
+        }
         let quarantined = self.refs.list(QUARANTINE).unwrap_or_default();
         for name in quarantined {
             self.reach(&format!("{QUARANTINE}/{name}"));

@@ -137,6 +137,17 @@ fn a_ref_moved_back_is_seen() {
 }
 
 #[test]
+fn a_removed_run_is_seen() {
+    let folder = sealed_workspace();
+    let run = Store::open(folder.path()).unwrap().find_run("latest").unwrap();
+    let repo = folder.path().join(".crit/records.git");
+    fs::remove_file(repo.join(format!("refs/crit/runs/{run}"))).unwrap();
+    assert!(check(folder.path()).failures.iter().any(|f| f.what.contains("its ref is gone")));
+    fs::remove_file(repo.join(format!("logs/refs/crit/runs/{run}"))).unwrap();
+    assert!(check(folder.path()).failures.iter().any(|f| f.what.contains("cut short or removed")));
+}
+
+#[test]
 fn packed_by_git_it_still_verifies_and_flips_are_seen() {
     let folder = sealed_workspace();
     let repo = folder.path().join(".crit/records.git");

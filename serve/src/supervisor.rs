@@ -386,7 +386,7 @@ impl Host {
     /// Asks for counters, one question at a time so that a busy host does not find a pile of them.
     fn ask_for_stats(&self) {
         if !self.stats_pending.swap(true, Ordering::Relaxed) {
-            self.live.send(Request::Stats { id: self.live.next_id() });
+            self.live.send(Request::Stats { id: self.live.next_id(), brief: true });
         }
     }
 

@@ -335,7 +335,7 @@ impl Client {
     /// The engine ended, is silent, or answers something else.
     pub fn stats(&self) -> Result<EngineStats, ClientError> {
         let during = "answering `stats`";
-        match self.ask(during, |id| Request::Stats { id })? {
+        match self.ask(during, |id| Request::Stats { id, brief: false })? {
             Reply::Stats { stats, .. } => Ok(*stats),
             other => Err(unexpected(during, &other)),
         }

@@ -158,8 +158,9 @@ impl<E: Executor> Host<E> {
             Request::Info { id } => {
                 self.connections.send(connection, Reply::Info { id, info: Box::new(self.info()) });
             }
-            Request::Stats { id } => {
-                self.connections.send(connection, Reply::Stats { id, stats: Box::new(self.engine.stats()) });
+            Request::Stats { id, brief } => {
+                let stats = if brief { self.engine.counters() } else { self.engine.stats() };
+                self.connections.send(connection, Reply::Stats { id, stats: Box::new(stats) });
             }
             Request::Submit { id, generate } => {
                 if self.is_live((connection, id)) {

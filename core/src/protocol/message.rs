@@ -29,9 +29,10 @@ pub enum Request {
         #[serde(flatten)]
         generate: Generate,
     },
-    /// Stop a generation. It ends with `finished` and reason `cancelled`.
+    /// Stop a generation, which ends with `finished` and reason `cancelled`, or a score, which ends with `error`. An id
+    /// that is not live is passed over.
     Cancel {
-        /// Id of the `submit`.
+        /// Id of the `submit` or `score`.
         id: u64,
     },
     /// Run a scoring plan; answers: `score_chunk`s (each to be acknowledged), then `score_done` or `error`.
@@ -58,6 +59,9 @@ pub enum Request {
     Stats {
         /// Request id.
         id: u64,
+        /// Leave out passes and op times, which may be long: for whoever asks often.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        brief: bool,
     },
     /// Finish what runs and exit. Answer: `closed`.
     Close,

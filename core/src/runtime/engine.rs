@@ -243,8 +243,13 @@ impl<E: Executor> Engine<E> {
         true
     }
 
-    /// Counters since start.
+    /// Counters since start, passes by shape, times by op.
     pub fn stats(&self) -> EngineStats {
+        EngineStats { passes: self.passes.counts(), op_times: self.passes.op_times(), ..self.counters() }
+    }
+
+    /// Counters since start.
+    pub fn counters(&self) -> EngineStats {
         EngineStats {
             waiting: self.scheduler.waiting.len() as u32,
             running: self.scheduler.running.len() as u32,
@@ -252,8 +257,6 @@ impl<E: Executor> Engine<E> {
             blocks_used: self.state.pool.used() as u32,
             blocks_remembered: self.state.remembered() as u32,
             blocks: self.state.pool.total() as u32,
-            passes: self.passes.counts(),
-            op_times: self.passes.op_times(),
             ..self.totals.clone()
         }
     }

@@ -94,10 +94,9 @@ impl Sequence {
         }
         self.usage.generated_tokens = self.generated() as u32;
         let first = *self.first_token.get_or_insert(now);
-        let since = |from: Instant| u64::try_from(now.duration_since(from).as_micros()).unwrap_or(u64::MAX);
-        self.usage.decode_us = since(first);
+        self.usage.decode_us = micros(first, now);
         if self.generated() == taken {
-            self.usage.first_token_us = self.admitted.map_or(0, since);
+            self.usage.first_token_us = self.admitted.map_or(0, |admitted| micros(admitted, now));
         }
         (taken, end)
     }
@@ -111,4 +110,8 @@ impl Sequence {
         };
         rows.chunks_exact(vocab).zip(chosen).map(describe).collect()
     }
+}
+
+fn micros(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.duration_since(from).as_micros()).unwrap_or(u64::MAX)
 }

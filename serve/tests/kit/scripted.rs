@@ -188,7 +188,7 @@ impl RequestSink for Link {
                     cancel.store(true, Ordering::SeqCst);
                 }
             }
-            Request::Stats { id } => {
+            Request::Stats { id, .. } => {
                 let running = self.0.cancels.lock().unwrap().len() as u32;
                 let stats = EngineStats { running, blocks: 10, blocks_used: running, ..EngineStats::default() };
                 self.0.reply(Reply::Stats { id: *id, stats: Box::new(stats) });

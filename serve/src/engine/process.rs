@@ -10,6 +10,7 @@ use crit_core::protocol::{self, EngineCommand, EngineInfo, PROTOCOL_VERSION, Rep
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,13 +25,20 @@ const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 pub struct HostLauncher {
     command: EngineCommand,
     load_timeout: Duration,
+    socket: Arc<Mutex<Option<PathBuf>>>,
 }
 
 impl HostLauncher {
     /// A launcher of `command`, which may take `load_timeout` until its model is loaded. The log of a host that was
     /// lost is kept beside the new one's, as `<log>.previous`.
     pub fn new(command: EngineCommand, load_timeout: Duration) -> Self {
-        Self { command, load_timeout }
+        Self { command, load_timeout, socket: Arc::default() }
+    }
+
+    /// The socket of the host that runs now, for whoever reads its counters while it serves. Clones of this launcher
+    /// know it too.
+    pub fn socket(&self) -> Option<PathBuf> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn keep_previous_log(&self) {
@@ -69,6 +77,7 @@ impl EngineLauncher for HostLauncher {
         self.keep_previous_log();
         let process = protocol::EngineProcess::spawn(&self.command).map_err(Failure::from)?;
         let (stream, info) = self.connect(&process, stop).map_err(|failure| with_log(failure, &process))?;
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(process.socket().into());
         let writer = stream.try_clone().map_err(|error| engine_failure(error.to_string()))?;
         Ok(EngineLink {
             info,

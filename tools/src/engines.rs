@@ -3,9 +3,14 @@
 //! Candidates are never run so: they run in a host of their own.
 
 use crate::error::ToolError;
+use crate::host;
 use crit_core::error::{ErrorKind, nearest};
 use crit_core::model::plain::{PlainExecutor, PlainSizes};
+use crit_catalog::host::{ExecutorKind, build_engine};
+use crit_core::json;
+use crit_core::plugin::Assembly;
 use crit_core::runtime::Executor;
+use crit_kernels::exec::{ExecOptions, Style, build};
 use std::path::{Path, PathBuf};
 
 /// Which executor.
@@ -41,7 +46,19 @@ impl Kind {
             }
         }
     }
+
+    /// The executor a host runs for it.
+    pub const fn executor(&self) -> host::Executor {
+        match self {
+            Self::Reference => host::Executor::Exact,
+            Self::Plain => host::Executor::Plain,
+            Self::Base | Self::Assembly(_) => host::Executor::Base,
+        }
+    }
 }
+
+/// Positions of a KV block.
+const BLOCK_TOKENS: usize = 16;
 
 /// An executor of the model at `path` with room for one sequence of `context` tokens.
 ///
@@ -53,12 +70,29 @@ pub fn executor(
     context: usize,
     threads: Option<usize>,
 ) -> Result<Box<dyn Executor>, ToolError> {
+    let style = match kind {
+        Kind::Reference => Style::Exact,
+        Kind::Base => Style::Base,
+        Kind::Plain => return plain(path, context),
+        Kind::Assembly(config) => return assembled(path, config),
+    };
     let model = crate::model::open(path)?;
-    let _ = threads;
-    let block_tokens = 16;
-    let sizes = PlainSizes { block_tokens, blocks: context.div_ceil(block_tokens), slots: 1, max_context: context };
-    match kind {
-        Kind::Plain => Ok(Box::new(PlainExecutor::new(model, sizes))),
-        _ => Err(ToolError::new(ErrorKind::Internal, "not there yet")),
-    }
+    let mut options = ExecOptions::new(style, context, 1);
+    options.threads = threads.unwrap_or(options.threads);
+    Ok(Box::new(build(&model, options)?))
+}
+
+fn plain(path: &Path, context: usize) -> Result<Box<dyn Executor>, ToolError> {
+    let model = crate::model::open(path)?;
+    let blocks = context.div_ceil(BLOCK_TOKENS);
+    let sizes = PlainSizes { block_tokens: BLOCK_TOKENS, blocks, slots: 1, max_context: context };
+    Ok(Box::new(PlainExecutor::new(model, sizes)))
+}
+
+/// The executor of an engine.json, on the model the caller names.
+fn assembled(path: &Path, config: &Path) -> Result<Box<dyn Executor>, ToolError> {
+    let mut assembly: Assembly = json::from_value(json::parse_file(config)?, &config.display().to_string())?;
+    assembly.model = path.into();
+    let built = build_engine(&assembly, crate::model::open(path)?, &[], ExecutorKind::Base)?;
+    Ok(built.engine.into_executor())
 }

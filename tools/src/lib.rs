@@ -7,24 +7,41 @@
 //!
 //! Nothing here prints or knows a protocol.
 
+pub mod assembly;
+pub mod candidate;
 pub mod catalog;
+pub mod checkpoint;
 pub mod context;
 pub mod engines;
 pub mod error;
+pub mod host;
 pub mod jobs;
+pub mod judge;
+pub mod limits;
 pub mod list;
 pub mod logits;
 pub mod model;
 pub mod next;
 pub mod params;
+pub mod primitives;
+pub mod runs;
 pub mod schema;
+pub mod speed;
 pub mod text;
 pub mod tool;
 pub mod workspace;
 
+pub mod ablate;
+pub mod build_candidate;
+pub mod eval;
 pub mod inference_search;
 pub mod job_cancel;
 pub mod job_status;
+pub mod plan;
+pub mod recon;
+pub mod run_status;
+pub mod seal;
+pub mod smoke;
 
 pub use context::{Context, Reporter};
 pub use error::ToolError;

@@ -5,9 +5,17 @@ use crate::*;
 
 /// All tools.
 pub static TOOLS: &[Entry] = &[
+    Entry::of::<ablate::Ablate>(),
+    Entry::of::<build_candidate::BuildCandidate>(),
+    Entry::of::<eval::Eval>(),
     Entry::of::<inference_search::InferenceSearch>(),
     Entry::of::<job_cancel::JobCancel>(),
     Entry::of::<job_status::JobStatus>(),
+    Entry::of::<plan::Plan>(),
+    Entry::of::<recon::Recon>(),
+    Entry::of::<run_status::RunStatus>(),
+    Entry::of::<seal::Seal>(),
+    Entry::of::<smoke::Smoke>(),
 ];
 
 #[cfg(test)]

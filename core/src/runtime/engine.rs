@@ -164,6 +164,11 @@ impl<E: Executor> Engine<E> {
         }
     }
 
+    /// Gives the executor back, for callers that run steps of their own.
+    pub fn into_executor(self) -> E {
+        self.executor
+    }
+
     /// The executor.
     pub fn executor(&self) -> &E {
         &self.executor

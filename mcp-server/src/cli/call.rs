@@ -3,11 +3,53 @@
 use super::printer::Printer;
 use crit_tools::jobs::{JobState, Store, call, start, watch};
 use crit_tools::{Context, Entry, ToolError, tool};
+use crit_core::error::ErrorKind;
 use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Time between two looks at a followed job.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The command line's face of a tool: flags that become its arguments.
+pub trait Face {
+    /// The tool.
+    const TOOL: &'static str;
+
+    /// Its arguments; members that are null are left out.
+    fn arguments(&self) -> Value;
+
+    /// Whether a finished job of the same call must not answer.
+    fn fresh(&self) -> bool {
+        false
+    }
+
+    /// Whether the output says that the check said no.
+    fn said_no(output: &Value) -> bool {
+        let _ = output;
+        false
+    }
+}
+
+/// Runs the tool behind `face` and prints its output.
+///
+/// # Errors
+/// The call or its job failed.
+pub fn run<F: Face>(face: &F, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
+    let mut arguments = face.arguments();
+    if let Some(members) = arguments.as_object_mut() {
+        members.retain(|_, member| !member.is_null());
+    }
+    let output = call(F::TOOL, context, printer, &arguments, face.fresh())?;
+    printer.output(&output)?;
+    Ok(if F::said_no(&output) { ExitCode::from(ErrorKind::Check.exit_code()) } else { ExitCode::SUCCESS })
+}
+
+/// A path as seen from the current folder, for tools that work elsewhere.
+pub fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_path_buf())
+}
 
 /// Calls `name`; returns its output.
 ///

@@ -3,12 +3,28 @@
 //! Data goes to standard output, everything else to standard error. `--json` prints exactly the tool's output. Exit
 //! codes: 0 done, 1 the check said no, 2 usage, 3 bad input, 4 environment, 5 engine, 70 a fault of crit.
 
+pub mod ablate;
+pub mod build;
 pub mod call;
+pub mod demo;
+pub mod doctor;
+pub mod engine_host;
+pub mod eval;
+pub mod inference;
+pub mod init;
 pub mod job;
 pub mod job_run;
 pub mod mcp;
 pub mod models;
+pub mod plan;
+pub mod plugins;
 pub mod printer;
+pub mod probe;
+pub mod recon;
+pub mod run;
+pub mod seal;
+pub mod serve;
+pub mod smoke;
 
 use clap::{Parser, Subcommand};
 use crit_core::error::ErrorKind;
@@ -46,6 +62,23 @@ pub struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    /// What each plugin of a candidate gives.
+    Ablate(ablate::Args),
+    /// Freeze, check and build the candidate in engine/.
+    Build(build::Args),
+    /// The whole loop on the embedded model: two candidates, measured, the better one sealed.
+    Demo(demo::Args),
+    /// What of this machine and workspace would get in the way.
+    Doctor(doctor::Args),
+    /// Run an engine and serve the engine protocol (started by crit itself).
+    #[command(hide = true)]
+    EngineHost(engine_host::Args),
+    /// How fast a candidate is, how near to physics and to the model.
+    Eval(eval::Args),
+    /// Find strategies of the catalogue.
+    Inference(inference::Args),
+    /// Make a workspace.
+    Init(init::Args),
     /// Follow, list or cancel jobs.
     Job(job::Args),
     /// Run a job (started by crit itself).
@@ -55,6 +88,22 @@ enum Command {
     Mcp(mcp::Args),
     /// Look at a checkpoint, tokenize with it, get its logits.
     Models(models::Args),
+    /// Say what is tried next and what it should bring.
+    Plan(plan::Args),
+    /// Plugins of the catalogue and of one's own engine package.
+    Plugins(plugins::Args),
+    /// Measure this machine.
+    Probe(probe::Args),
+    /// What machine, what model, how far physics allows.
+    Recon(recon::Args),
+    /// The records of this workspace.
+    Run(run::Args),
+    /// Decide for a candidate and close the run.
+    Seal(seal::Args),
+    /// Serve a sealed candidate.
+    Serve(serve::Args),
+    /// Does a candidate work at all.
+    Smoke(smoke::Args),
 }
 
 /// Runs the command line.
@@ -81,10 +130,26 @@ pub fn main() -> ExitCode {
 fn run(cli: &Cli, printer: &Printer) -> Result<ExitCode, ToolError> {
     let context = context(&cli.global)?;
     match &cli.command {
+        Command::Ablate(args) => call::run(args, &context, printer),
+        Command::Build(args) => call::run(args, &context, printer),
+        Command::Demo(args) => demo::run(args, &context, printer),
+        Command::Doctor(args) => doctor::run(args, &context, printer),
+        Command::EngineHost(args) => Ok(engine_host::run(args)),
+        Command::Eval(args) => eval::run(args, &context, printer),
+        Command::Inference(args) => call::run(args, &context, printer),
+        Command::Init(args) => init::run(args, &context, printer),
         Command::Job(args) => job::run(args, &context, printer),
         Command::JobRun(args) => job_run::run(args, &context),
         Command::Mcp(_) => mcp::run(context),
         Command::Models(args) => models::run(args, &context, printer),
+        Command::Plan(args) => call::run(args, &context, printer),
+        Command::Plugins(args) => plugins::run(args, &context, printer),
+        Command::Probe(args) => probe::run(args, &context, printer),
+        Command::Recon(args) => call::run(args, &context, printer),
+        Command::Run(args) => run::run(args, &context, printer),
+        Command::Seal(args) => call::run(args, &context, printer),
+        Command::Serve(args) => serve::run(args, &context, printer),
+        Command::Smoke(args) => call::run(args, &context, printer),
     }
 }
 

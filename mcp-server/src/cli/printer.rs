@@ -1,10 +1,12 @@
 //! The one place that prints.
 
 use super::Global;
-use crit_tools::ToolError;
+use crit_tools::jobs::Holder;
+use crit_tools::{Reporter, ToolError};
 use serde_json::Value;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Prints for a person or for a program.
 pub struct Printer {
@@ -26,12 +28,19 @@ impl Printer {
     /// # Errors
     /// Standard output cannot be written. A reader that hung up has what it wanted and is no error.
     pub fn out(&self, text: &str) -> Result<(), ToolError> {
+        match text.ends_with('\n') {
+            true => self.bytes(text.as_bytes()),
+            false => self.bytes(format!("{text}\n").as_bytes()),
+        }
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// Standard output cannot be written. A reader that hung up has what it wanted and is no error.
+    pub fn bytes(&self, bytes: &[u8]) -> Result<(), ToolError> {
         let mut out = std::io::stdout().lock();
-        let written = out.write_all(text.as_bytes()).and_then(|()| match text.ends_with('\n') {
-            true => out.flush(),
-            false => out.write_all(b"\n").and_then(|()| out.flush()),
-        });
-        match written {
+        match out.write_all(bytes).and_then(|()| out.flush()) {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 Err(ToolError::io("write", std::path::Path::new("standard output"), &error))
             }
@@ -74,6 +83,11 @@ impl Printer {
         ExitCode::from(error.kind.exit_code())
     }
 
+    /// Where work done in this process reports to: the line of `bar`, and the notes.
+    pub fn reporter(&self, bar: &indicatif::ProgressBar) -> Arc<dyn Reporter> {
+        Arc::new(BarReporter { bar: bar.clone(), quiet: self.quiet || self.json })
+    }
+
     /// A progress line on a terminal, hidden elsewhere.
     pub fn progress(&self) -> indicatif::ProgressBar {
         if !self.progress {
@@ -82,6 +96,29 @@ impl Printer {
         let bar = indicatif::ProgressBar::new_spinner();
         bar.enable_steady_tick(std::time::Duration::from_millis(120));
         bar
+    }
+}
+
+struct BarReporter {
+    bar: indicatif::ProgressBar,
+    quiet: bool,
+}
+
+impl Reporter for BarReporter {
+    fn phase(&self, name: &str) {
+        self.bar.set_message(name.to_string());
+    }
+
+    fn progress(&self, _: u64, _: u64) {}
+
+    fn log(&self, line: &str) {
+        self.bar.set_message(line.to_string());
+    }
+
+    fn waiting(&self, holder: Option<&Holder>) {
+        if let (Some(holder), false) = (holder, self.quiet) {
+            self.bar.set_message(format!("waits for {} ({})", holder.job_id, holder.what));
+        }
     }
 }
 

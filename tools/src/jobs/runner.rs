@@ -31,7 +31,7 @@ pub fn run(context: &Context, id: &str) -> Result<JobState, ToolError> {
     let reporter = Arc::new(DiskReporter { store: store.clone(), id: id.to_string(), marked_ms: Mutex::new(0) });
     store.update(id, |state| state.state = JobState::Running)?;
     keep_time(store.clone(), id.to_string(), job.request.deadline_s);
-    let context = context.reporting_to(reporter);
+    let context = context.for_client(&job.request.client).reporting_to(reporter);
     let (end, error) = match work(&context, &job.request) {
         Ok(result) => {
             store.set_result(id, &result)?;

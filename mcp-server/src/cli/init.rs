@@ -1,0 +1,42 @@
+//! `crit init`: make a workspace.
+
+use super::call;
+use super::printer::Printer;
+use crit_tools::{Context, ToolError, assembly, model};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Model file or folder; written to engine/engine.json.
+    #[arg(long)]
+    model: Option<PathBuf>,
+}
+
+/// Runs the command. What is there is left alone.
+///
+/// # Errors
+/// The model is none, or the folder cannot be written.
+pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
+    let workspace = context.workspace()?;
+    let model = args.model.as_ref().map(|path| call::absolute(path));
+    if let Some(path) = &model {
+        model::open(path)?;
+    }
+    workspace.prepare()?;
+    std::fs::create_dir_all(workspace.engine())
+        .map_err(|error| ToolError::io("create", &workspace.engine(), &error))?;
+    let wrote = match &model {
+        Some(path) => assembly::init(workspace, path)?,
+        None => false,
+    };
+    printer.output(&json!({
+        "workspace": workspace.root().display().to_string(),
+        "engine_json": assembly::path(workspace).is_file(),
+        "written": wrote,
+        "next": {"tool": "recon", "arguments": {"model": model.map(|path| path.display().to_string())}},
+    }))?;
+    Ok(ExitCode::SUCCESS)
+}

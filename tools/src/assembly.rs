@@ -61,8 +61,8 @@ pub fn check(assembly: Assembly, own: &[Manifest]) -> Result<Checked, ToolError>
     let compiled = catalog::manifests()?;
     let shadowed = |manifest: &&Manifest| !own.iter().any(|mine| mine.name == manifest.name);
     let known: Vec<&Manifest> = own.iter().chain(compiled.iter().filter(shadowed)).collect();
-    let plugins = resolve(&assembly, &known)
-        .map_err(|error| ToolError::from(error).with_next(Next::call("inference_search")))?;
+    let plugins =
+        resolve(&assembly, &known).map_err(|error| ToolError::from(error).with_next(Next::call("inference_search")))?;
     Ok(Checked { assembly, plugins })
 }
 
@@ -97,7 +97,8 @@ pub fn init(workspace: &Workspace, model: &Path) -> Result<bool, ToolError> {
     if path.exists() {
         return Ok(false);
     }
-    std::fs::create_dir_all(workspace.engine()).map_err(|error| ToolError::io("create", &workspace.engine(), &error))?;
+    std::fs::create_dir_all(workspace.engine())
+        .map_err(|error| ToolError::io("create", &workspace.engine(), &error))?;
     write(workspace, &Assembly::base(model))?;
     Ok(true)
 }

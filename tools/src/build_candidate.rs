@@ -168,7 +168,13 @@ impl<'a> Builder<'a> {
         .with_hint("set `model` in engine/engine.json back, or call `recon` with the other model to begin its run"))
     }
 
-    fn candidate_record(&self, name: &str, frozen: &Frozen, form: Form, plugins: &[String]) -> Result<RecordId, ToolError> {
+    fn candidate_record(
+        &self,
+        name: &str,
+        frozen: &Frozen,
+        form: Form,
+        plugins: &[String],
+    ) -> Result<RecordId, ToolError> {
         let body = CandidateBody {
             name: name.to_string(),
             source: frozen.id,
@@ -216,8 +222,10 @@ impl<'a> Builder<'a> {
                 toolchain: vec![format!("crit {}", env!("CARGO_PKG_VERSION"))],
                 lock: None,
                 network: false,
-                took: Some(quantity::Quantity::whole(i64::try_from(built.compile_ms).unwrap_or(i64::MAX), "ms")
-                    .map_err(|error| ToolError::new(ErrorKind::Internal, error.to_string()))?),
+                took: Some(
+                    quantity::Quantity::whole(i64::try_from(built.compile_ms).unwrap_or(i64::MAX), "ms")
+                        .map_err(|error| ToolError::new(ErrorKind::Internal, error.to_string()))?,
+                ),
             };
             let mut draft = Draft::new(&body)?.about(candidate.name.clone(), digest);
             if let Some(log) = built.log.as_ref().and_then(|log| std::fs::read(log).ok()) {

@@ -46,8 +46,7 @@ pub fn digest(context: &Context, path: &Path) -> Result<Digest, ToolError> {
         } else {
             checkpoint.path().parent().unwrap_or(Path::new(".")).to_path_buf()
         };
-        let stamps: Vec<Stamp> =
-            manifest.files.iter().filter_map(|file| stamp_of(&folder.join(&file.name))).collect();
+        let stamps: Vec<Stamp> = manifest.files.iter().filter_map(|file| stamp_of(&folder.join(&file.name))).collect();
         if stamps.len() == manifest.files.len() {
             let known = Kept { stamps, digest: manifest.digest };
             // Without it the next call reads the files again; nothing else is lost.

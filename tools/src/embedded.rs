@@ -7,14 +7,21 @@ use std::path::PathBuf;
 /// Its name.
 const NAME: &str = "tiny-qwen3";
 
-macro_rules! files {
-    ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_bytes!(concat!("../assets/tiny-qwen3/", $name)))),+]
+macro_rules! file {
+    ($name:literal) => {
+        ($name, include_bytes!(concat!("../assets/tiny-qwen3/", $name)))
     };
 }
 
 /// Its files (CC0).
-const FILES: &[(&str, &[u8])] = FILES_LIST;
+const FILES: &[(&str, &[u8])] = &[
+    file!("README.md"),
+    file!("config.json"),
+    file!("generation_config.json"),
+    file!("model.safetensors"),
+    file!("tokenizer.json"),
+    file!("tokenizer_config.json"),
+];
 
 /// Lays the model out in the workspace's cache; returns its folder. What is there and whole is left alone.
 ///

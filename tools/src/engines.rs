@@ -4,10 +4,10 @@
 
 use crate::error::ToolError;
 use crate::host;
-use crit_core::error::{ErrorKind, nearest};
-use crit_core::model::plain::{PlainExecutor, PlainSizes};
 use crit_catalog::host::{ExecutorKind, build_engine};
+use crit_core::error::{ErrorKind, nearest};
 use crit_core::json;
+use crit_core::model::plain::{PlainExecutor, PlainSizes};
 use crit_core::plugin::Assembly;
 use crit_core::runtime::Executor;
 use crit_kernels::exec::{ExecOptions, Style, build};

@@ -384,7 +384,11 @@ impl Bench<'_> {
 
     fn write_report(&self, evaluation: &Evaluation) -> Result<(String, String), ToolError> {
         let workspace = self.context.workspace()?;
-        let folder = workspace.state().join("reports").join(format!("{}-{}", self.candidate.name, self.candidate.digest.short()));
+        let folder = workspace.state().join("reports").join(format!(
+            "{}-{}",
+            self.candidate.name,
+            self.candidate.digest.short()
+        ));
         std::fs::create_dir_all(&folder).map_err(|error| ToolError::io("create", &folder, &error))?;
         let write = |name: &str, text: String| -> Result<String, ToolError> {
             let path: PathBuf = folder.join(name);

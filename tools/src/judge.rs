@@ -31,10 +31,7 @@ pub const fn mode(quality: QualityMode) -> Mode {
 /// The checkpoint has no tokenizer.
 pub fn texts(model: &Path) -> Result<Vec<Text>, ToolError> {
     let tokenizer = tokenizer(model)?;
-    TEXTS
-        .iter()
-        .map(|text| Ok(Text { name: text.name.into(), ids: tokenizer.encode(text.content, true)? }))
-        .collect()
+    TEXTS.iter().map(|text| Ok(Text { name: text.name.into(), ids: tokenizer.encode(text.content, true)? })).collect()
 }
 
 /// The tokenizer of a checkpoint.
@@ -73,7 +70,8 @@ pub fn quality(
         ..QualityOptions::new(mode(assembly.quality), cache, key)
     };
     let texts = texts(&assembly.model)?;
-    let mut open = || -> Result<Box<dyn EngineLink>, Failure> { Ok(Box::new(reference(context, assembly).map_err(lower)?)) };
+    let mut open =
+        || -> Result<Box<dyn EngineLink>, Failure> { Ok(Box::new(reference(context, assembly).map_err(lower)?)) };
     Ok(measure(engine, &mut open, &texts, &options, &|line| context.report().phase(line))?)
 }
 

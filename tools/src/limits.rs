@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::error::ToolError;
 use crit_core::error::ErrorKind;
-use crit_eval::probe::{Probe, ProbeOptions, probe};
+use crit_eval::probe::{Probe, ProbeOptions, probe_machine};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -25,8 +25,7 @@ pub fn measured(context: &Context, fresh: bool, options: &ProbeOptions) -> Resul
     }
     let _alone = context.measure("probe")?;
     context.report().phase("probe");
-    let mut primitives = crate::primitives::Cpu::new();
-    let found = probe(&mut primitives, options, &|line| context.report().log(line))?;
+    let found = probe_machine(options, &|line| context.report().log(line))?;
     keep(context, &found)?;
     Ok(found)
 }

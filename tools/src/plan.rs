@@ -106,8 +106,7 @@ impl Tool for Plan {
         let checked = assembly::check(assembly::read(workspace)?, &own)?;
         let plan = store.append(&run.id, Draft::new(&body)?)?;
         let state = RunState::read(&store, run)?;
-        let plugins =
-            checked.plugins.iter().map(|p| format!("{}@{}", p.manifest.name, p.manifest.version)).collect();
+        let plugins = checked.plugins.iter().map(|p| format!("{}@{}", p.manifest.name, p.manifest.version)).collect();
         let next = Next::call("build_candidate").with("name", format!("c{}", state.candidates.len()));
         Ok(Output { plan: plan.short(), run: state.info.short, plugins, next })
     }

@@ -224,8 +224,12 @@ fn describe_model(output: &mut Output, model: &Model, limits: Option<&Limits>, m
     let context = CONTEXT.min(model.program.max_context);
     let needed = facts.weight_bytes.saturating_add(facts.kv_bytes_per_token.saturating_mul(context as u64));
     let free = crit_catalog::host::free_bytes().unwrap_or(output.machine.memory_free_bytes);
-    output.memory =
-        Some(MemoryVerdict { fits: needed <= free, needed_bytes: needed, free_bytes: free, context_tokens: context as u64 });
+    output.memory = Some(MemoryVerdict {
+        fits: needed <= free,
+        needed_bytes: needed,
+        free_bytes: free,
+        context_tokens: context as u64,
+    });
     if needed > free {
         output.notes.push(format!("the model needs {needed} bytes and {free} are free: use a smaller quantisation"));
     }
@@ -286,7 +290,8 @@ fn as_stored(model: &Model) -> ExecutorInfo {
 }
 
 fn machine_facts(machine: &Machine) -> MachineFacts {
-    let wanted = ["avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve"];
+    let wanted =
+        ["avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd", "sve"];
     MachineFacts {
         cpu: machine.cpu.clone(),
         cores: machine.cores.into(),
@@ -317,10 +322,10 @@ fn limit_facts(limits: &Limits) -> LimitFacts {
             None => read.push(rate),
         }
     }
-    let arithmetic = limits.arithmetic.iter().map(|limit| Rate {
-        of: format!("{:?}", limit.precision).to_lowercase(),
-        value: round(limit.ops_s / 1e9),
-    });
+    let arithmetic = limits
+        .arithmetic
+        .iter()
+        .map(|limit| Rate { of: format!("{:?}", limit.precision).to_lowercase(), value: round(limit.ops_s / 1e9) });
     LimitFacts {
         threads: limits.threads,
         read_gb_s: read,
@@ -335,7 +340,8 @@ fn round(value: f64) -> f64 {
 
 fn record(context: &Context, params: &Params, model: &Model, probe: &Probe, mode: Mode) -> Result<String, ToolError> {
     context.report().phase("record");
-    let path: PathBuf = model.checkpoint.path().canonicalize().unwrap_or_else(|_| model.checkpoint.path().to_path_buf());
+    let path: PathBuf =
+        model.checkpoint.path().canonicalize().unwrap_or_else(|_| model.checkpoint.path().to_path_buf());
     let digest = checkpoint::digest(context, &path)?;
     let store = runs::store(context)?;
     let machine = &probe.machine;

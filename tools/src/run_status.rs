@@ -193,7 +193,11 @@ fn row(one: &CandidateState) -> Row {
         state: state.into(),
         figures: figures.flat_map(|body| &body.summary).map(|row| format!("{} {}", row.series, row.value)).collect(),
         quality: verdict(one).map(String::from),
-        failure: one.build_failure.clone().or_else(|| one.eval_failure.clone()).map(|text| crate::text::clean(&text, 300)),
+        failure: one
+            .build_failure
+            .clone()
+            .or_else(|| one.eval_failure.clone())
+            .map(|text| crate::text::clean(&text, 300)),
     }
 }
 

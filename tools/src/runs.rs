@@ -52,9 +52,12 @@ pub fn newest(store: &Store) -> Result<RunInfo, ToolError> {
 pub fn open(store: &Store) -> Result<RunInfo, ToolError> {
     let run = newest(store)?;
     if run.sealed.is_some() {
-        return Err(ToolError::new(ErrorKind::Check, format!("run {} is sealed; nothing can be added to it", run.short))
-            .with_hint("call `recon` with `model` to begin a new run")
-            .with_next(Next::call("recon").with("model", run.body.model)));
+        return Err(ToolError::new(
+            ErrorKind::Check,
+            format!("run {} is sealed; nothing can be added to it", run.short),
+        )
+        .with_hint("call `recon` with `model` to begin a new run")
+        .with_next(Next::call("recon").with("model", run.body.model)));
     }
     Ok(run)
 }
@@ -129,8 +132,7 @@ impl RunState {
     /// A record cannot be read.
     pub fn read(store: &Store, info: RunInfo) -> Result<Self, ToolError> {
         let records = store.records(&info.id)?;
-        let mut state =
-            Self { info, records: Vec::new(), candidates: Vec::new(), recon: None, plan: None, seal: None };
+        let mut state = Self { info, records: Vec::new(), candidates: Vec::new(), recon: None, plan: None, seal: None };
         for record in &records {
             state.take(record)?;
         }

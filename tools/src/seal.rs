@@ -83,9 +83,12 @@ impl Tool for Seal {
         require(winner, &digest)?;
         let candidate = Candidate::load(context.workspace()?, &digest)?;
         if candidate.executable_now(&context.program)? != candidate.parts.executable {
-            return Err(ToolError::new(ErrorKind::Check, "the executable is not the one this candidate was built with")
-                .with_hint("crit or the engine was rebuilt since: call `build_candidate` again and measure that")
-                .with_next(Next::call("build_candidate")));
+            return Err(ToolError::new(
+                ErrorKind::Check,
+                "the executable is not the one this candidate was built with",
+            )
+            .with_hint("crit or the engine was rebuilt since: call `build_candidate` again and measure that")
+            .with_next(Next::call("build_candidate")));
         }
         close_open_evals(&store, &state)?;
         let margin = record(&store, &state, winner, digest, params.reason.as_deref())?;

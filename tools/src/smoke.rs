@@ -228,7 +228,8 @@ impl Suite<'_> {
             Some(kld) => format!("mean KLD {kld:.2e} on {}", quality.worst_path),
             None => "no row could be compared".into(),
         };
-        let detail = if quality.reasons.is_empty() { detail } else { format!("{detail}: {}", quality.reasons.join("; ")) };
+        let detail =
+            if quality.reasons.is_empty() { detail } else { format!("{detail}: {}", quality.reasons.join("; ")) };
         self.add("reference", quality.verdict == Verdict::Pass, detail);
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Runs a tool from the command line: a long one as a job that is followed to its end.
 
 use super::printer::Printer;
+use crit_core::error::ErrorKind;
 use crit_tools::jobs::{JobState, Store, call, start, watch};
 use crit_tools::{Context, Entry, ToolError, tool};
-use crit_core::error::ErrorKind;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

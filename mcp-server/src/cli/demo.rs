@@ -76,8 +76,11 @@ fn candidate(
     let which = json!({"candidate": built["candidate"]});
     let smoke = step(&format!("{name}: smoke"), "smoke", which.clone())?;
     if smoke["passed"] != true {
-        return Err(ToolError::new(ErrorKind::Check, format!("candidate {name} did not pass smoke: {}", smoke["cases"]))
-            .with_hint("look at its job: `crit job list`"));
+        return Err(ToolError::new(
+            ErrorKind::Check,
+            format!("candidate {name} did not pass smoke: {}", smoke["cases"]),
+        )
+        .with_hint("look at its job: `crit job list`"));
     }
     let ablation = match several {
         true => Some(step(&format!("{name}: ablate, a row a plugin"), "ablate", which.clone())?),
@@ -96,7 +99,8 @@ fn lead(shown: &[Shown]) -> Result<&Shown, ToolError> {
     let speed = |one: &Shown| one.eval["decode"]["tok_s"].as_f64();
     let best = fit.filter_map(|one| Some((speed(one)?, one))).max_by(|a, b| a.0.total_cmp(&b.0));
     best.map(|(_, one)| one).ok_or_else(|| {
-        ToolError::new(ErrorKind::Check, "no candidate of the demo passed quality").with_hint("`crit run status` says why")
+        ToolError::new(ErrorKind::Check, "no candidate of the demo passed quality")
+            .with_hint("`crit run status` says why")
     })
 }
 
@@ -134,12 +138,7 @@ fn table(output: &Value) -> String {
         for row in rows {
             let change = row["delta_percent"].as_f64().map_or("–".into(), |delta| format!("{delta:+.1} %"));
             let text = |name: &str| row[name].as_str().unwrap_or_default().to_string();
-            out.push_str(&format!(
-                "{:<16} {:<7} {change:>9}  {}\n",
-                text("plugin"),
-                text("variant"),
-                text("outcome")
-            ));
+            out.push_str(&format!("{:<16} {:<7} {change:>9}  {}\n", text("plugin"), text("variant"), text("outcome")));
         }
     }
     out.push_str(&format!(

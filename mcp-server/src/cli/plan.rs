@@ -41,7 +41,9 @@ fn expected(text: &str) -> Result<Value, ToolError> {
         let metric = words.next()?;
         let (low, high) = words.next()?.split_once("..")?;
         let unit = words.next()?;
-        Some(json!({"metric": metric, "low": low.parse::<f64>().ok()?, "high": high.parse::<f64>().ok()?, "unit": unit}))
+        Some(
+            json!({"metric": metric, "low": low.parse::<f64>().ok()?, "high": high.parse::<f64>().ok()?, "unit": unit}),
+        )
     })();
     parsed.filter(|_| words.next().is_none()).ok_or_else(|| {
         ToolError::new(ErrorKind::Usage, "a range reads `METRIC LOW..HIGH UNIT`, such as \"decode_tok_s 5..15 %\"")

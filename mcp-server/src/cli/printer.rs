@@ -23,6 +23,11 @@ impl Printer {
         Self { json: global.json, quiet: global.quiet, progress }
     }
 
+    /// The same, without the log lines of jobs.
+    pub fn calm(&self) -> Self {
+        Self { quiet: true, ..*self }
+    }
+
     /// Prints data.
     ///
     /// # Errors

@@ -73,11 +73,8 @@ fn list(context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
                 "records": run.records, "last": run.last.name(), "sealed": run.sealed})
         })
         .collect();
-    let damaged: Vec<Value> = store
-        .damaged_runs()?
-        .into_iter()
-        .map(|(run, error)| json!({"id": run, "why": error.to_string()}))
-        .collect();
+    let damaged: Vec<Value> =
+        store.damaged_runs()?.into_iter().map(|(run, error)| json!({"id": run, "why": error.to_string()})).collect();
     printer.output(&json!({"runs": runs, "damaged": damaged}))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -32,7 +32,9 @@ fn check(name: &str, ok: bool, needed: bool, says: String) -> Value {
 fn workspace(context: &Context) -> Value {
     match context.workspace().and_then(|workspace| workspace.prepare().map(|()| workspace)) {
         Ok(workspace) => check("workspace", true, true, workspace.root().display().to_string()),
-        Err(error) => check("workspace", false, true, format!("{error}; {}", error.hint.as_deref().unwrap_or_default())),
+        Err(error) => {
+            check("workspace", false, true, format!("{error}; {}", error.hint.as_deref().unwrap_or_default()))
+        }
     }
 }
 

@@ -114,7 +114,7 @@ fn of_candidate(args: &Args, context: &Context) -> Result<Target, ToolError> {
     let (digest, sealed) = chosen(args, &store)?;
     let candidate = Candidate::load(workspace, &digest)?;
     let same = candidate.executable_now(&context.program)? == candidate.parts.executable;
-    if !args.unsealed && !(sealed && same) {
+    if !(args.unsealed || sealed && same) {
         let why = if sealed { "its executable is not the one that was sealed" } else { "it is not sealed" };
         return Err(ToolError::new(ErrorKind::Check, format!("candidate {} is not served: {why}", digest.short()))
             .with_hint("seal it, or serve it marked as unsealed with `--unsealed`")

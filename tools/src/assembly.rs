@@ -6,7 +6,7 @@ use crate::next::Next;
 use crate::workspace::Workspace;
 use crit_core::error::ErrorKind;
 use crit_core::json;
-use crit_core::plugin::{Assembly, Manifest, PluginUse, ResolvedPlugin, resolve};
+use crit_core::plugin::{Assembly, Manifest, PluginUse, QualityMode, ResolvedPlugin, resolve};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -88,18 +88,18 @@ pub fn resolved(checked: &Checked) -> Value {
     })
 }
 
-/// Writes the first assembly of a workspace: `model` with no plugins. Leaves one that is there alone.
+/// Writes the first assembly of a workspace: `model` with no plugins, held to `quality`. Leaves one that is there alone.
 ///
 /// # Errors
 /// The workspace cannot be written.
-pub fn init(workspace: &Workspace, model: &Path) -> Result<bool, ToolError> {
+pub fn init(workspace: &Workspace, model: &Path, quality: QualityMode) -> Result<bool, ToolError> {
     let path = path(workspace);
     if path.exists() {
         return Ok(false);
     }
     std::fs::create_dir_all(workspace.engine())
         .map_err(|error| ToolError::io("create", &workspace.engine(), &error))?;
-    write(workspace, &Assembly::base(model))?;
+    write(workspace, &Assembly { quality, ..Assembly::base(model) })?;
     Ok(true)
 }
 

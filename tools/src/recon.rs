@@ -13,6 +13,7 @@ use crit_core::digest::Digest;
 use crit_core::error::ErrorKind;
 use crit_core::model::Model;
 use crit_core::model::program::{Axes, Precision, StateKind};
+use crit_core::plugin::QualityMode;
 use crit_core::runtime::{ExecutorInfo, MemoryUse};
 use crit_eval::ceiling::CeilingModel;
 use crit_eval::limits::Limits;
@@ -359,7 +360,11 @@ fn record(context: &Context, params: &Params, model: &Model, probe: &Probe, mode
         nonce: String::new(),
     };
     let (run, _) = runs::begin(&store, wanted)?;
-    assembly::init(context.workspace()?, &path)?;
+    let quality = match mode {
+        Mode::Preserve => QualityMode::Preserve,
+        Mode::Speed => QualityMode::Speed,
+    };
+    assembly::init(context.workspace()?, &path, quality)?;
     let body = ReconBody {
         cpu: machine.cpu.clone(),
         cores: machine.cores.into(),

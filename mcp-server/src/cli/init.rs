@@ -2,6 +2,7 @@
 
 use super::call;
 use super::printer::Printer;
+use crit_core::plugin::QualityMode;
 use crit_tools::{Context, ToolError, assembly, model};
 use serde_json::json;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
     std::fs::create_dir_all(workspace.engine())
         .map_err(|error| ToolError::io("create", &workspace.engine(), &error))?;
     let wrote = match &model {
-        Some(path) => assembly::init(workspace, path)?,
+        Some(path) => assembly::init(workspace, path, QualityMode::default())?,
         None => false,
     };
     printer.output(&json!({

@@ -1,0 +1,158 @@
+//! The command line from outside: exit codes, streams, and errors that say the next step.
+
+use serde_json::Value;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/assets/tiny-qwen3")
+}
+
+fn crit(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crit"));
+    command.current_dir(folder).args(arguments).stdin(Stdio::null()).output().expect("crit runs")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("it exited")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs with `--json`; the output must be JSON and nothing else.
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let output = crit(folder, &[arguments, &["--json"]].concat());
+    assert_eq!(code(&output), 0, "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON alone on standard output")
+}
+
+#[test]
+fn exit_codes_are_by_kind_and_errors_name_the_next_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    std::fs::write(at.join("broken.safetensors"), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}").expect("written");
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["--version"], 0, ""),
+        (&["frobnicate"], 2, "frobnicate"),
+        (&["recon", "--modell", "x"], 2, "--model"),
+        (&["models", "inspect", "nowhere"], 3, "nowhere"),
+        (&["models", "inspect", "broken.safetensors"], 3, "broken"),
+        (&["recon", "--model", "nowhere"], 3, "nowhere"),
+        (&["recon", "--quality", "fast"], 2, "preserve"),
+        (&["inference", "search", "--slot", "kv"], 2, "kv_cache"),
+        (&["inference", "search", "--entry", "ngram_draftr"], 2, "ngram_drafter"),
+        (&["job", "status", "nope"], 3, "job_status"),
+        (&["build"], 3, "recon"),
+        (&["run", "show", "deadbeef"], 3, ""),
+        (&["seal", "--candidate", "abc"], 3, "recon"),
+        (&["--workspace", "nowhere", "job", "list"], 3, "nowhere"),
+    ];
+    for (arguments, expected, part) in cases {
+        let output = crit(at, arguments);
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), *expected, "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+        assert!(*expected == 0 || output.stdout.is_empty(), "{arguments:?}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn an_error_as_json_is_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = crit(folder.path(), &["models", "inspect", "nowhere", "--json"]);
+    let error: Value = serde_json::from_slice(&output.stderr).expect("JSON alone on standard error");
+    assert_eq!(error["kind"], "input");
+    assert!(error["message"].is_string());
+}
+
+#[test]
+fn looking_writes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let facts = json(folder.path(), &["models", "inspect", model().to_str().expect("a path")]);
+    assert_eq!(facts["architecture"], "qwen3");
+    assert_eq!(facts["bytes_by_dtype"].as_object().map(serde_json::Map::len), Some(1));
+    assert!(facts["kv_bytes_per_token"].as_u64() > Some(0) && facts["chat_template"] == true);
+    let found = json(folder.path(), &["inference", "search", "speculative", "decoding"]);
+    assert_eq!(found["entries"][0]["name"], "ngram_drafter");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+#[test]
+fn lines_become_token_ids() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_crit"))
+        .args(["models", "tokenize", model().to_str().expect("a path")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("crit runs");
+    child.stdin.take().expect("a pipe").write_all("Hello world\n\nno end".as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let lines: Vec<Vec<u32>> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("a list of ids")).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(!lines[0].is_empty() && !lines[2].is_empty());
+}
+
+#[test]
+fn a_reader_that_hangs_up_is_no_error() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = Command::new(env!("CARGO_BIN_EXE_crit"))
+        .args(["inference", "search", "--json"])
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .status()
+        .expect("crit runs");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn init_writes_once_and_leaves_what_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = model();
+    let arguments = ["init", "--model", model.to_str().expect("a path")];
+    assert_eq!(json(folder.path(), &arguments)["written"], true);
+    let config = folder.path().join("engine/engine.json");
+    std::fs::write(&config, "{}").expect("written");
+    assert_eq!(json(folder.path(), &arguments)["written"], false);
+    assert_eq!(std::fs::read_to_string(config).expect("there"), "{}");
+}
+
+#[test]
+fn logits_have_the_names_and_shapes_asked_for() {
+    use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+    let folder = tempfile::tempdir().expect("a folder");
+    let ids: Vec<u8> = [1i64, 2, 3, 4, 5, 6].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let views = [
+        ("input_ids_a".to_string(), TensorView::new(Dtype::I64, vec![6], &ids).expect("a view")),
+        ("input_ids_b".to_string(), TensorView::new(Dtype::I64, vec![2, 3], &ids).expect("a view")),
+    ];
+    let (input, out) = (folder.path().join("in.safetensors"), folder.path().join("out.safetensors"));
+    safetensors::serialize_to_file(views, None, &input).expect("written");
+    let model = model();
+    let logits = |engine: &str| {
+        let arguments = ["models", "logits", model.to_str().expect("a path"), "--engine", engine];
+        let files = ["--input", input.to_str().expect("a path"), "--out", out.to_str().expect("a path")];
+        json(folder.path(), &[arguments.as_slice(), files.as_slice()].concat());
+        let bytes = std::fs::read(&out).expect("written");
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let a = file.tensor("logits_a").expect("there");
+        let b = file.tensor("logits_b").expect("there");
+        assert_eq!((a.shape()[0], b.shape()[..2].to_vec()), (6, vec![2, 3]));
+        let floats = |bytes: &[u8]| -> Vec<f32> {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+        };
+        (floats(a.data()), floats(b.data()))
+    };
+    let (a, b) = logits("plain");
+    // The first three ids are the first row of the second tensor: causal, so their logits are the same.
+    assert_eq!(a[..b.len() / 2], b[..b.len() / 2]);
+    let (exact, _) = logits("reference");
+    let worst = a.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    // Two f32 orders of the same sums; measured 1e-5 on this model.
+    assert!(worst < 1e-3, "{worst}");
+}

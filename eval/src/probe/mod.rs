@@ -188,16 +188,18 @@ fn thread_counts(machine: &Machine, options: &ProbeOptions) -> Vec<usize> {
     threads
 }
 
-/// From half a first-level cache to four last-level caches (at least 64 MiB, at most an eighth of the free memory).
+/// From half a first-level cache to eight last-level caches (at least 128 MiB, at most an eighth of the free memory):
+/// a virtual machine's share of the last level is sometimes larger than it is told.
 fn working_sets(machine: &Machine, options: &ProbeOptions) -> Vec<usize> {
     let smallest = (machine.cache_bytes(1).unwrap_or(32 << 10) / 2).max(4 << 10);
-    let largest = (4 * machine.last_level_bytes()).max(64 << 20).min(machine.memory_free_bytes / 8).max(smallest);
+    let most = (machine.memory_free_bytes / 8).max(smallest);
+    let largest = (8 * machine.last_level_bytes()).max(128 << 20).min(most);
     let factor = 2f64.powf(1.0 / f64::from(options.points_per_doubling.max(1)));
     let mut sets: Vec<u64> = std::iter::successors(Some(smallest as f64), |size| Some(size * factor))
         .take_while(|size| *size <= largest as f64)
         .map(|size| size as u64)
         .collect();
-    sets.extend(options.working_sets_bytes.iter().map(|bytes| (*bytes).clamp(smallest, largest)));
+    sets.extend(options.working_sets_bytes.iter().map(|bytes| (*bytes).clamp(smallest, most)));
     // Whole cache lines; and a line for each of many threads.
     let mut sets: Vec<usize> = sets.iter().map(|bytes| (*bytes as usize) & !4095).filter(|bytes| *bytes > 0).collect();
     sets.sort_unstable();

@@ -57,6 +57,16 @@ impl CeilingInput<'_> {
     }
 }
 
+/// When the first token of an answer was there: when it was seen, or, if that was clearly later than a whole request for
+/// one token takes, that time. Tokens without text and a reader that got no processor both show a first token too
+/// late, and counting late would make decoding look faster than it was.
+pub(crate) fn first_token_s(seen_s: f64, end_s: f64, tokens: u64, one_token_s: f64) -> f64 {
+    let gap_s = (end_s - seen_s) / tokens.max(1) as f64;
+    // A tenth of the one-token time covers what differs from repeat to repeat.
+    let late = seen_s - one_token_s > (2.0 * gap_s).max(0.1 * one_token_s);
+    if late { one_token_s } else { seen_s }
+}
+
 fn less(phase: PhaseFloor, before: &PhaseFloor) -> PhaseFloor {
     PhaseFloor {
         floor_s: phase.floor_s - before.floor_s,

@@ -340,11 +340,10 @@ struct Run {
 impl Run {
     /// When the first token was there.
     fn first_token_s(&self, one_token_s: f64) -> f64 {
-        let Some(seen) = self.first_text_s else { return one_token_s.min(self.end_s) };
-        let gap = (self.end_s - seen) / self.generated.max(1) as f64;
-        // A tenth of the one-token time covers what differs from repeat to repeat.
-        let late = seen - one_token_s > (2.0 * gap).max(0.1 * one_token_s);
-        if late { one_token_s } else { seen }
+        match self.first_text_s {
+            Some(seen) => super::first_token_s(seen, self.end_s, self.generated, one_token_s),
+            None => one_token_s.min(self.end_s),
+        }
     }
 }
 

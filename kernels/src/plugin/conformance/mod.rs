@@ -8,6 +8,8 @@ mod drafter;
 mod kv_cache;
 mod op;
 mod prefix_cache;
+#[cfg(test)]
+mod tests;
 
 use super::{Instance, Plugin, PluginError};
 use crit_core::plugin::assembly::{self, Assembly, Options, PluginUse};

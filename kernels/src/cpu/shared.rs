@@ -42,7 +42,6 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Panics
     /// The part reaches past the end.
-    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub unsafe fn part(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start <= self.len && len <= self.len - start, "part {start}+{len} of {}", self.len);
         // SAFETY: within the slice by the assertion, and disjoint from other parts by the caller.

@@ -408,7 +408,6 @@ impl Builder {
         });
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one line a projection reads best with all of them in view")]
     fn linear(
         &mut self,
         role: &'static str,

@@ -72,7 +72,7 @@ pub fn silu<const FMA: bool>(x: f32) -> f32 {
 /// tanh approximation of GELU, through sigmoid: 0.5 x (1 + tanh u) = x * sigmoid(2u).
 #[inline(always)]
 pub fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
-    const SCALE: f32 = 1.595_769_1; // 2 sqrt(2 / pi)
+    const SCALE: f32 = 1.595_769; // 2 sqrt(2 / pi)
     let twice = SCALE * x * fma::<FMA>(0.044_715 * x, x, 1.0);
     x / (1.0 + exp::<FMA>(-twice))
 }

@@ -253,6 +253,25 @@ fn drafts_right_wrong_and_mixed_change_nothing() {
 }
 
 #[test]
+fn rejected_drafts_give_their_blocks_back_in_the_same_step() {
+    let mut engine = Setup { drafter: Some(0), ..Setup::default() }.engine();
+    engine.submit(greedy(prompt(1, 6), 60)).expect("valid");
+    let (mut outcome, mut events) = (Outcome::default(), Vec::new());
+    let mut drafted = 0;
+    while engine.step_once(&mut events) && !engine.is_idle() {
+        outcome.take(&mut events);
+        let computed = engine.scheduler.running[0].computed();
+        let stats = engine.stats();
+        if stats.drafted_tokens > drafted {
+            // Blocks of 4; a draft of 8 tokens had two more.
+            assert_eq!(stats.blocks_used as usize, computed.div_ceil(4));
+        }
+        drafted = stats.drafted_tokens;
+    }
+    assert!(drafted > 100);
+}
+
+#[test]
 fn right_drafts_save_steps() {
     let requests = [(prompt(1, 10), 90)];
     let plain = check(&Setup::default(), &requests);

@@ -1,20 +1,21 @@
 //! The distribution a token is drawn from: temperature and filters over a logits row.
 
 use super::SamplingParams;
+use super::exp::exp;
 use super::logprob::top_entries;
 use super::sampler::{SamplingError, highest};
 
 /// Tokens that may be drawn, each with its probability; they sum to 1.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Distribution {
     entries: Vec<(u32, f64)>,
+    /// Working space, kept so that none is allocated a token.
+    weights: Vec<f64>,
+    scratch: Vec<(u32, f64)>,
 }
 
 /// e^-60 times the largest vocabulary is far below the 2^-53 steps of a uniform number: such a token cannot be drawn.
 const NEGLIGIBLE_NATS: f64 = -60.0;
-
-/// Candidates sorted at a time when looking for the top-p set, which is small for most rows.
-const SORT_STRIDE: usize = 256;
 
 /// The distribution of a row whose bias and penalties have been applied. With temperature 0 all probability is on the
 /// greedy token.
@@ -65,15 +66,18 @@ impl Distribution {
         let per_nat = 1.0 / f64::from(params.temperature);
         let weight = |x: f32| {
             let nats = (f64::from(x) - max) * per_nat;
-            if nats < NEGLIGIBLE_NATS { 0.0 } else { nats.exp() }
+            let weight = exp(nats).min(1.0);
+            if nats < NEGLIGIBLE_NATS { 0.0 } else { weight }
         };
         let top_k = params.top_k as usize;
         if top_k > 0 && top_k < row.len() {
             self.entries.extend(top_entries(row, top_k).into_iter().map(|(id, x)| (id, weight(x))));
+            self.entries.retain(|entry| entry.1 > 0.0);
         } else {
-            self.entries.extend(row.iter().enumerate().map(|(id, &x)| (id as u32, weight(x))));
+            self.weights.clear();
+            self.weights.extend(row.iter().map(|&x| weight(x)));
+            self.entries.extend((0..).zip(self.weights.iter().copied()).filter(|entry| entry.1 > 0.0));
         }
-        self.entries.retain(|entry| entry.1 > 0.0);
         if params.top_p < 1.0 {
             self.keep_top_p(f64::from(params.top_p));
         }
@@ -86,27 +90,43 @@ impl Distribution {
         Ok(())
     }
 
+    /// Keeps the smallest set of likeliest entries that holds this share of the weight, in the order they have.
+    ///
+    /// One pass adds up weights by their size class; only the class in which the share is reached has to be sorted.
     fn keep_top_p(&mut self, top_p: f64) {
         let wanted = top_p * self.entries.iter().map(|entry| entry.1).sum::<f64>();
+        let lightest = size_class(NEGLIGIBLE_NATS.exp() / 2.0);
+        let masses = &mut self.weights;
+        masses.clear();
+        masses.resize(size_class(1.0) - lightest + 1, 0.0);
+        self.entries.iter().for_each(|entry| masses[size_class(entry.1) - lightest] += entry.1);
+        let mut mass = 0.0;
+        let mut edge = masses.len();
+        while edge > 0 && mass < wanted {
+            edge -= 1;
+            mass += masses[edge];
+        }
+        mass -= masses[edge];
+        let edge = edge + lightest;
         let order = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let (mut sorted, mut mass) = (0, 0.0);
-        while sorted < self.entries.len() {
-            let rest = &mut self.entries[sorted..];
-            let stride = rest.len().min(SORT_STRIDE);
-            if stride < rest.len() {
-                rest.select_nth_unstable_by(stride - 1, order);
-            }
-            rest[..stride].sort_unstable_by(order);
-            for (i, entry) in rest[..stride].iter().enumerate() {
-                mass += entry.1;
-                if mass >= wanted {
-                    self.entries.truncate(sorted + i + 1);
-                    return;
-                }
-            }
-            sorted += stride;
+        self.scratch.clear();
+        self.scratch.extend(self.entries.iter().filter(|entry| size_class(entry.1) == edge));
+        self.scratch.sort_unstable_by(order);
+        let reached = |entry: &&(u32, f64)| {
+            mass += entry.1;
+            mass >= wanted
+        };
+        // Sums in another order may end a little below the share wanted: then the whole class is kept.
+        let last = self.scratch.iter().find(reached).or(self.scratch.last()).copied();
+        if let Some(last) = last {
+            self.entries.retain(|entry| order(entry, &last).is_le());
         }
     }
+}
+
+/// Numbers with the same exponent and the same first four bits behind the point are of one class; classes ascend.
+fn size_class(weight: f64) -> usize {
+    (weight.to_bits() >> 48) as usize
 }
 
 /// The entry at `u` of the cumulated weights; rounding at the end falls to the last that has any.
@@ -168,10 +188,38 @@ mod tests {
     }
 
     #[test]
-    fn top_p_over_many_equal_tokens_needs_all_strides() {
+    fn top_p_cuts_many_equal_tokens_in_half() {
         let params = SamplingParams { temperature: 1.0, top_p: 0.5, ..Default::default() };
         let kept = distribution(&params, &[0.0; 10_000]).expect("valid");
-        assert_eq!(kept.entries().len(), 5000);
+        let ids: Vec<u32> = kept.entries().iter().map(|entry| entry.0).collect();
+        assert!(ids.iter().copied().eq(0..5000), "{} kept", ids.len());
+    }
+
+    #[test]
+    fn top_p_equals_a_full_sort() {
+        let random = crate::sampling::RandomStream::new(4);
+        for (width, spread) in [(50, 1.0), (5_000, 0.5), (5_000, 6.0)] {
+            let draw = |i| random.uniform(i, crate::sampling::Lane::Draw) as f32 * spread;
+            let row: Vec<f32> = (0..width).map(draw).collect();
+            let all = distribution(&SamplingParams { temperature: 1.0, ..Default::default() }, &row).expect("valid");
+            let mut sorted = all.entries().to_vec();
+            sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
+            for top_p in [0.01, 0.3, 0.9, 0.999] {
+                let mut mass = 0.0;
+                let count = sorted
+                    .iter()
+                    .take_while(|entry| {
+                        let more = mass < f64::from(top_p);
+                        mass += entry.1;
+                        more
+                    })
+                    .count();
+                let params = SamplingParams { temperature: 1.0, top_p, ..Default::default() };
+                let mut wanted: Vec<u32> = sorted[..count].iter().map(|entry| entry.0).collect();
+                wanted.sort_unstable();
+                assert_eq!(ids(&params, &row), wanted, "width {width}, spread {spread}, top_p {top_p}");
+            }
+        }
     }
 
     #[test]

@@ -2,16 +2,17 @@
 //!
 //! Sums in f64, since a row of a large vocabulary adds up hundreds of thousands of terms.
 
+use super::exp::sum_of_exp;
 use std::cmp::Ordering;
 
 /// ln of the sum of e^x over a row. NaN if the row holds one; -inf if every entry is -inf.
 pub fn log_sum_exp(row: &[f32]) -> f64 {
-    let max = row.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x));
+    let max = row.iter().fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
     if max == f32::NEG_INFINITY {
         return if row.iter().any(|x| x.is_nan()) { f64::NAN } else { f64::NEG_INFINITY };
     }
     let max = f64::from(max);
-    max + row.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()
+    max + sum_of_exp(row, max).ln()
 }
 
 /// Turns a row of logits into natural log-probs.

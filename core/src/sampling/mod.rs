@@ -8,6 +8,7 @@
 //! batch mates or on how often a step was repeated. A row with NaN or +inf, or without any finite logit, is an error.
 
 mod distribution;
+mod exp;
 mod logprob;
 mod params;
 mod random;

@@ -371,7 +371,7 @@ fn two_thousand_random_requests_with_aborts_leak_nothing() {
         ticks += 1;
         assert!(ticks < 200_000, "no progress");
         let bits = random.bits(ticks, Lane::Draw);
-        if submitted < 2000 && bits % 4 != 0 {
+        if submitted < 2000 && !bits.is_multiple_of(4) {
             let common = prompt((bits >> 8) % 5, ((bits >> 16) % 20) as usize);
             let own = prompt(submitted, 1 + ((bits >> 24) % 30) as usize);
             let (whole, n) = ([common, own].concat(), 1 + ((bits >> 32) % 25) as u32);
@@ -668,7 +668,8 @@ fn plans_that_cannot_run_are_refused_by_place() {
     let two = || vec![sequence(prompt(1, 12)), sequence(prompt(2, 12))];
     let draft = |draft: Vec<u32>, accept| ScoreItem { draft, accept, ..item(0, 2) };
     let third = prompt(1, 12)[2];
-    let cases: Vec<(&str, Vec<ScoreSequence>, Vec<Vec<ScoreItem>>)> = vec![
+    type Case = (&'static str, Vec<ScoreSequence>, Vec<Vec<ScoreItem>>);
+    let cases: Vec<Case> = vec![
         ("sequence 1: it has no ids", vec![sequence(vec![1]), sequence(vec![])], vec![]),
         ("sequence 0: id 50", vec![sequence(vec![50])], vec![]),
         ("step 0, item 1 (sequence 5): the plan has 2", two(), vec![vec![item(0, 1), item(5, 1)]]),

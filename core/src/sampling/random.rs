@@ -56,10 +56,13 @@ mod tests {
     fn uniform_in_every_coordinate() {
         // 64 equal cells over each way to count up; 99.99 % of chi-square with 63 degrees of freedom lies below 110.
         let draws = 64_000u64;
-        let by_index = |i| RandomStream::new(7).uniform(i, Lane::Draw);
-        let by_seed = |i| RandomStream::new(i).uniform(3, Lane::Accept);
-        let by_both = |i| RandomStream::new(i).uniform(i, Lane::Residual);
-        for (name, draw) in [("index", &by_index as &dyn Fn(u64) -> f64), ("seed", &by_seed), ("both", &by_both)] {
+        type Draws = fn(u64) -> f64;
+        let ways: [(&str, Draws); 3] = [
+            ("index", |i| RandomStream::new(7).uniform(i, Lane::Draw)),
+            ("seed", |i| RandomStream::new(i).uniform(3, Lane::Accept)),
+            ("both", |i| RandomStream::new(i).uniform(i, Lane::Residual)),
+        ];
+        for (name, draw) in ways {
             let mut cells = [0f64; 64];
             for i in 0..draws {
                 cells[(draw(i) * 64.0) as usize] += 1.0;
@@ -75,7 +78,8 @@ mod tests {
         // The correlation of n independent pairs has a standard deviation of 1/sqrt(n) = 0.005; 5 of them.
         let n = 40_000u64;
         let stream = RandomStream::new(11);
-        let pairs: [fn(&RandomStream, u64) -> (f64, f64); 2] = [
+        type Pair = fn(&RandomStream, u64) -> (f64, f64);
+        let pairs: [Pair; 2] = [
             |s, i| (s.uniform(i, Lane::Draw), s.uniform(i, Lane::Accept)),
             |s, i| (s.uniform(i, Lane::Draw), s.uniform(i + 1, Lane::Draw)),
         ];

@@ -21,7 +21,7 @@ fn every_entry_describes_itself() {
         let entry = Entry::of(plugin).unwrap();
         assert!(!entry.tags.is_empty() && !entry.references.is_empty(), "{}", entry.name);
         let readme = plugin.file("README.md").unwrap();
-        for heading in ["## Idea", "## When it wins, when it hurts", "## Options", "## Sources"] {
+        for heading in ["## Idea", "## When it wins, when it hurts", "## Options", "## Measured", "## Sources"] {
             assert!(readme.contains(heading), "{}: README.md lacks `{heading}`", entry.name);
         }
         for option in plugin.manifest().unwrap().options.keys() {

@@ -74,8 +74,10 @@ impl Server {
         });
         let mut serving = tokio::spawn(serving.into_future());
         let ending = tokio::select! {
-            () = shutdown => Ok(()),
+            // An engine that is lost for good is told even if the order to stop comes at the same moment.
+            biased;
             end = engine_end(self.app.supervisor.state()) => Err(end),
+            () = shutdown => Ok(()),
             failed = &mut serving => Err(ServeError::Run(match failed {
                 Ok(Ok(())) => "the listener closed".into(),
                 Ok(Err(error)) => error.to_string(),

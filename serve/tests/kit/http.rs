@@ -3,7 +3,9 @@
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+const STREAM_LIMIT: Duration = Duration::from_secs(60);
 
 /// Where requests go.
 #[derive(Clone, Copy)]
@@ -91,7 +93,7 @@ impl Client {
     pub fn chat_stream(&self, mut body: Value) -> (Head, Events) {
         body["stream"] = true.into();
         let (head, reader) = self.open("POST", "/v1/chat/completions", "", body.to_string().as_bytes());
-        (head, Events(BufReader::new(reader)))
+        (head, Events { lines: BufReader::new(reader), until: Instant::now() + STREAM_LIMIT })
     }
 
     /// All events of a streamed chat completion.
@@ -156,16 +158,20 @@ impl Read for Body {
     }
 }
 
-/// The `data` of a stream's events.
-pub struct Events(BufReader<Body>);
+/// The `data` of a stream's events. A stream that goes on for too long, by keep-alive comments for instance, is a fault.
+pub struct Events {
+    lines: BufReader<Body>,
+    until: Instant,
+}
 
 impl Iterator for Events {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
         loop {
+            assert!(Instant::now() < self.until, "the stream does not end");
             let mut line = String::new();
-            if self.0.read_line(&mut line).ok()? == 0 {
+            if self.lines.read_line(&mut line).ok()? == 0 {
                 return None;
             }
             if let Some(data) = line.strip_prefix("data:") {

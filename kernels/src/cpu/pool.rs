@@ -262,7 +262,10 @@ impl State {
             // SAFETY: as above: the task outlives our being active.
             self.claim(job.chunks, unsafe { &*job.task }, worker);
             let word = self.word.fetch_sub(1, Ordering::AcqRel);
-            if word & ACTIVE == 1 && word & OPEN == 0 && let Some(caller) = caller {
+            if word & ACTIVE == 1
+                && word & OPEN == 0
+                && let Some(caller) = caller
+            {
                 caller.unpark();
             }
         }

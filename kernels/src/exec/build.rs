@@ -190,10 +190,12 @@ struct Lowered {
 fn lower(model: &Model, options: &ExecOptions, format: &Arc<dyn KvFormat>) -> Result<Lowered, BuildError> {
     let program = &model.program;
     let mut kernels = Vec::new();
+    let turns = Arc::new(base::TurnTables::default());
     let mut claims = vec![0usize; options.ops.len()];
     for (at, node) in program.nodes(program.step()) {
         let block = &program.blocks[at.place.block];
         let node_lowering = || Lowering {
+            turns: turns.clone(),
             view: NodeView { program, block, place: at.place, node },
             at,
             weights: node.weights.iter().map(|w| model.weight(at.place, *w)).collect(),

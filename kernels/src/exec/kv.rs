@@ -64,9 +64,14 @@ impl KvFormat for KvF16 {
     }
 
     fn write(&self, row: &[f32], out: &mut [u8]) {
-        for (v, out) in row.iter().zip(out.chunks_exact_mut(2)) {
-            let held = v.clamp(-f16::MAX.to_f32(), f16::MAX.to_f32());
-            out.copy_from_slice(&f16::from_f32(held).to_le_bytes());
+        const CHUNK: usize = 64;
+        let (mut held, mut halves) = ([0.0f32; CHUNK], [f16::ZERO; CHUNK]);
+        for (row, out) in row.chunks(CHUNK).zip(out.chunks_mut(2 * CHUNK)) {
+            let (held, halves) = (&mut held[..row.len()], &mut halves[..row.len()]);
+            let largest = f16::MAX.to_f32();
+            held.iter_mut().zip(row).for_each(|(h, v)| *h = v.clamp(-largest, largest));
+            halves.convert_from_f32_slice(held);
+            out.copy_from_slice(bytemuck::cast_slice(halves));
         }
     }
 

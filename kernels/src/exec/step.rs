@@ -134,6 +134,8 @@ pub struct Lowering<'a> {
     pub weights: Vec<StoredTensor>,
     /// Instruction sets to use.
     pub isa: Isa,
+    /// Rotation tables of the executor, shared by its ops.
+    pub turns: Arc<super::base::TurnTables>,
     /// How KV rows are stored.
     pub kv: Arc<dyn super::kv::KvFormat>,
 }

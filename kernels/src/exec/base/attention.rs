@@ -6,7 +6,7 @@
 //! split order. Splits stand at fixed positions and are merged in the same order either way, so a row's result depends
 //! neither on its batch mates nor on how the work was cut.
 
-use super::lanes::{axpy, dot, exp, per_isa};
+use super::lanes::{axpy, axpy4, dot, dot4, exp, largest, per_isa, sum};
 use crate::cpu::Isa;
 use crate::cpu::shared::Shared;
 use crate::exec::kv::KvStore;
@@ -20,7 +20,7 @@ use std::ops::Range;
 const TILE: usize = 16;
 
 /// Positions in a split of the context.
-const SPLIT: usize = 512;
+const SPLIT: usize = 256;
 
 /// Positions expanded at a time: keys and values of this many stay in the first- and second-level cache.
 const RUN: usize = 64;
@@ -240,27 +240,37 @@ fn attend_body<const FMA: bool>(
 ) {
     let mut scores = [0.0f32; RUN];
     let n = keys.len() / op.key_dim;
-    let (maxima, sums) = state;
+    let (maxima, totals) = state;
     let rows = queries.chunks_exact(op.key_dim).zip(acc.chunks_exact_mut(op.value_dim));
-    for ((query, acc), (max, sum)) in rows.zip(maxima.iter_mut().zip(sums)) {
+    for ((query, acc), (max, total)) in rows.zip(maxima.iter_mut().zip(totals)) {
         let scores = &mut scores[..n];
-        for (score, key) in scores.iter_mut().zip(keys.chunks_exact(op.key_dim)) {
-            *score = dot::<FMA>(query, key) * op.scale;
+        let key = |j: usize| &keys[j * op.key_dim..(j + 1) * op.key_dim];
+        let mut j = 0;
+        while j + 4 <= n {
+            let products = dot4::<FMA>(query, [key(j), key(j + 1), key(j + 2), key(j + 3)]);
+            scores[j..j + 4].iter_mut().zip(products).for_each(|(s, p)| *s = p * op.scale);
+            j += 4;
         }
+        (j..n).for_each(|j| scores[j] = dot::<FMA>(query, key(j)) * op.scale);
         if let Some(cap) = op.softcap {
             scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
         }
-        let top = scores.iter().copied().fold(*max, f32::max);
+        let top = largest(scores, *max);
         let shrink = if *max == top { 1.0 } else { exp::<FMA>(*max - top) };
         scores.iter_mut().for_each(|s| *s = exp::<FMA>(*s - top));
-        *sum = *sum * shrink + scores.iter().sum::<f32>();
+        *total = *total * shrink + sum(scores);
         *max = top;
         if shrink != 1.0 {
             acc.iter_mut().for_each(|v| *v *= shrink);
         }
-        for (weight, value) in scores.iter().zip(values.chunks_exact(op.value_dim)) {
-            axpy::<FMA>(acc, *weight, value);
+        let value = |j: usize| &values[j * op.value_dim..(j + 1) * op.value_dim];
+        let mut j = 0;
+        while j + 4 <= n {
+            let weights = [scores[j], scores[j + 1], scores[j + 2], scores[j + 3]];
+            axpy4::<FMA>(acc, weights, [value(j), value(j + 1), value(j + 2), value(j + 3)]);
+            j += 4;
         }
+        (j..n).for_each(|j| axpy::<FMA>(acc, scores[j], value(j)));
     }
 }
 

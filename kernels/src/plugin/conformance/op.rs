@@ -59,6 +59,7 @@ fn run(plugin: &dyn OpPlugin, case: &Case, pool: &Pool) -> Result<Option<Outputs
     let place = program.entries[0].uses[0];
     let view = NodeView { program, block, place, node: &block.ops[0] };
     let lowering = Lowering {
+        turns: Default::default(),
         view,
         at: NodeRef { use_index: 0, op_index: 0, place },
         weights: case.weights.clone(),

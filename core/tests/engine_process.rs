@@ -3,8 +3,8 @@
 use crit_core::error::{Diagnose, ErrorKind};
 use crit_core::protocol::frame::{read_frame, write_frame};
 use crit_core::protocol::{
-    Client, ClientError, EngineCommand, EngineProcess, FinishReason, Generate, GenerationEvent, Identity,
-    PROTOCOL_VERSION, Reply, Request, ScoreItem, ScorePlan, ScoreRow, ScoreSequence, serve, socket_from_env,
+    Client, ClientError, ConnectOptions, EngineCommand, EngineProcess, FinishReason, Generate, GenerationEvent,
+    Identity, PROTOCOL_VERSION, Reply, Request, ScoreItem, ScorePlan, ScoreRow, ScoreSequence, serve, socket_from_env,
 };
 use crit_core::runtime::toy::{ToyExecutor, toy_logits};
 use crit_core::runtime::{Engine, EngineConfig, Policies};
@@ -113,7 +113,8 @@ fn killing_the_engine_ends_what_goes_on_with_a_clear_error() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it lives");
     let killed = Instant::now();
     let error = generation.find_map(Result::err).expect("it cannot end well");
-    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    // At once, that is, long before any of the client's time limits, the shortest of which is a minute.
+    assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
     let text = error.to_string();
     assert!(text.starts_with("engine exited with signal 9") && text.ends_with("while generating"), "{text}");
     assert_eq!(error.kind(), ErrorKind::Engine);
@@ -320,6 +321,42 @@ fn an_engine_dies_with_its_process_handle() {
     drop(process);
     assert!(generation.any(|event| event.is_err()));
     assert!(!socket.exists());
+}
+
+#[test]
+fn an_engine_behind_a_wrapper_lives_and_dies_like_any_other() {
+    let folder = folder();
+    let direct = toy_command(folder.path(), &[]);
+    // The shell stays, as the engine's parent: there is a command behind the engine's.
+    let script = r#""$0" "$@"; echo over"#;
+    let mut args = vec!["-c".into(), script.into(), direct.program.clone().into_os_string()];
+    args.extend(direct.args.iter().cloned());
+    let wrapped = EngineCommand { program: "sh".into(), args, ..direct };
+    let (process, client) = EngineProcess::start(&wrapped, "test", SOON).expect("the engine starts");
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(client.info().is_ok(), "it outlives a look at its parent");
+    drop(process);
+    wait_until("the engine itself is gone", || client.info().is_err());
+}
+
+#[test]
+fn an_engine_ends_when_its_user_is_gone() {
+    let folder = folder();
+    let mut user = std::process::Command::new("sleep").arg("60").spawn().expect("there is a `sleep`");
+    let command = toy_command(folder.path(), &[]);
+    let socket = folder.path().join("s");
+    let mut engine = std::process::Command::new(&command.program)
+        .args(&command.args)
+        .env("CRIT_ENGINE_SOCKET", &socket)
+        .env("CRIT_ENGINE_PARENT", user.id().to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("the engine starts");
+    let client = Client::connect(&socket, ConnectOptions::new("test")).expect("it answers");
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(client.info().is_ok());
+    user.kill().and_then(|()| user.wait()).expect("it lives");
+    wait_until("the engine is gone", || engine.try_wait().expect("it can be asked").is_some());
 }
 
 fn python_example() -> Option<PathBuf> {

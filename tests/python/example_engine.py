@@ -226,17 +226,22 @@ def run_plan(plan):
         yield rows
 
 
-def exit_with_parent():
-    """An engine must not outlive the process that started it."""
-    parent = os.environ.get("CRIT_ENGINE_PARENT")
-    while parent and os.getppid() == int(parent):
+def exit_with_user():
+    """An engine must not outlive the process it runs for."""
+    user, parent = int(os.environ.get("CRIT_ENGINE_PARENT", "0")), os.getppid()
+    if not user:
+        return
+    while os.getppid() == parent:
+        try:
+            os.kill(user, 0)
+        except ProcessLookupError:
+            break
         time.sleep(0.25)
-    if parent:
-        os._exit(0)
+    os._exit(0)
 
 
 def main():
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_user, daemon=True).start()
     engine = Engine()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.environ["CRIT_ENGINE_SOCKET"])

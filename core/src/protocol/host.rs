@@ -71,15 +71,15 @@ pub fn socket_from_env() -> Result<PathBuf, HostError> {
     std::env::var_os(SOCKET_ENV).map(PathBuf::from).ok_or(HostError::NoSocket)
 }
 
-/// Serves `engine` on `socket` until a client says `close`. If the environment names a parent, the process exits when
-/// that is gone.
+/// Serves `engine` on `socket` until a client says `close`. If the environment names the process it runs for,
+/// this process exits when that is gone.
 ///
 /// # Errors
 /// The socket cannot be used.
 pub fn serve<E: Executor>(engine: Engine<E>, identity: Identity, socket: &Path) -> Result<(), HostError> {
     let (sender, commands) = mpsc::channel();
-    if let Some(parent) = std::env::var(PARENT_ENV).ok().and_then(|id| id.parse().ok()) {
-        watch_parent(parent);
+    if let Some(user) = std::env::var(PARENT_ENV).ok().and_then(|id| id.parse().ok()) {
+        watch_parent(user);
     }
     let listener = listen(socket, sender)?;
     let mut host = Host {

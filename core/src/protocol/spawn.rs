@@ -23,7 +23,7 @@ pub const SOCKET_ENV: &str = "CRIT_ENGINE_SOCKET";
 /// Environment variable: the `engine.json` of the engine, if there is one.
 pub const CONFIG_ENV: &str = "CRIT_ENGINE_CONFIG";
 
-/// Environment variable: id of the process that started the engine. An engine exits when its parent is another.
+/// Environment variable: id of the process that started the engine. An engine exits when that is gone.
 pub const PARENT_ENV: &str = "CRIT_ENGINE_PARENT";
 
 /// Longest path a Unix socket can have everywhere.

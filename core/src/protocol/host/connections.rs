@@ -201,17 +201,25 @@ fn id_of(frame: &[u8]) -> Option<u64> {
     serde_json::from_slice::<serde_json::Value>(frame).ok()?.get("id")?.as_u64()
 }
 
-/// Ends this process when `parent` is no longer its parent.
-pub(super) fn watch_parent(parent: u32) {
+/// Ends this process when the process `user`, for whom it runs, is gone. `user` is this process's parent unless it was
+/// started through a wrapper, which must be there too then.
+pub(super) fn watch_parent(user: u32) {
+    let parent = std::os::unix::process::parent_id();
     let watch = move || {
-        while std::os::unix::process::parent_id() == parent {
+        while std::os::unix::process::parent_id() == parent && exists(user) {
             std::thread::sleep(Duration::from_millis(250));
         }
-        tracing::info!(parent, "the parent process is gone");
+        tracing::info!(user, "the process that uses this engine is gone");
         // The engine may be in the middle of a long step, for nobody.
         std::process::exit(0);
     };
     if let Err(error) = std::thread::Builder::new().name("parent".into()).spawn(watch) {
         tracing::warn!(%error, "cannot watch the parent process");
     }
+}
+
+fn exists(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+    // A process one may not signal is there all the same.
+    process.is_some_and(|process| rustix::process::test_kill_process(process) != Err(rustix::io::Errno::SRCH))
 }

@@ -26,18 +26,25 @@ pub struct Turns {
 
 /// Tables by the frequencies they are made from, so that queries and keys of all layers share one.
 #[derive(Default)]
-pub struct TurnTables(Mutex<Vec<(Arc<[f32]>, f32, Arc<Mutex<Turns>>)>>);
+pub struct TurnTables(Mutex<Vec<Shared>>);
+
+/// A table and what it was made from.
+struct Shared {
+    inv_freq: Arc<[f32]>,
+    magnitude: f32,
+    table: Arc<Mutex<Turns>>,
+}
 
 impl TurnTables {
     fn of(&self, rope: &Rope) -> Arc<Mutex<Turns>> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            |(freq, magnitude, _): &&(Arc<[f32]>, f32, _)| *freq == rope.inv_freq && *magnitude == rope.magnitude;
-        if let Some((_, _, table)) = tables.iter().find(same) {
-            return table.clone();
+        let same = |s: &&Shared| s.inv_freq == rope.inv_freq && s.magnitude == rope.magnitude;
+        if let Some(shared) = tables.iter().find(same) {
+            return shared.table.clone();
         }
         let table = Arc::new(Mutex::new(Turns::default()));
-        tables.push((rope.inv_freq.clone(), rope.magnitude, table.clone()));
+        let (inv_freq, magnitude) = (rope.inv_freq.clone(), rope.magnitude);
+        tables.push(Shared { inv_freq, magnitude, table: table.clone() });
         table
     }
 }

@@ -61,7 +61,7 @@ fn prompt_and_reply_pass_through_the_models_own_tokenizer() {
 }
 
 #[test]
-fn a_model_without_template_refuses_chat_with_the_reason() {
+fn a_model_without_template_goes_on_with_the_text_and_refuses_tools() {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/assets/tiny-qwen3");
     for entry in std::fs::read_dir(&source).unwrap() {
@@ -74,10 +74,17 @@ fn a_model_without_template_refuses_chat_with_the_reason() {
     std::fs::write(&path, settings.to_string()).unwrap();
     let _ = std::fs::remove_file(folder.path().join("chat_template.jinja"));
     let (_server, client, engine, _) = serve(&Checkpoint::open(folder.path()).unwrap());
-    let reply = client.chat(&json!({"messages": [{"role": "user", "content": "hi"}]}));
+    let messages = json!([{"role": "system", "content": "In the"}, {"role": "user", "content": "beginning"}]);
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}});
+    let reply = client.chat(&json!({"messages": messages, "tools": [tool]}));
     assert_eq!(reply.status(), 400);
     assert!(reply.body.contains("no chat template"), "{}", reply.body);
     assert!(engine.submits().is_empty());
+    let reply = client.chat(&json!({"messages": messages}));
+    assert_eq!(reply.status(), 200, "{}", reply.body);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let tokenizer = crit_core::text::Tokenizer::from_checkpoint(&checkpoint).unwrap();
+    assert_eq!(engine.submits()[0].prompt, tokenizer.encode_chat("In the\n\nbeginning").unwrap());
 }
 
 #[test]

@@ -16,7 +16,8 @@ pub struct ModelText {
 }
 
 impl ModelText {
-    /// Those of `checkpoint`. Without a chat template it can still be served, but chat requests are refused.
+    /// Those of `checkpoint`. Without a chat template it is a base model: the messages' texts, joined by a blank line,
+    /// are the text it goes on with; requests with tools are refused.
     ///
     /// # Errors
     /// The tokenizer is missing, or one of them is broken.
@@ -55,10 +56,7 @@ pub fn sampling_defaults(generation: &Generation) -> SamplingParams {
 
 impl Text for ModelText {
     fn render(&self, conversation: &Conversation) -> Result<String, Failure> {
-        let template = self.template.as_ref().ok_or_else(|| {
-            Failure::new(ErrorKind::Input, "the model has no chat template")
-                .with_hint("put a chat_template.jinja beside its weights, or serve an instruction-tuned checkpoint")
-        })?;
+        let Some(template) = &self.template else { return plain_text(conversation) };
         let messages = Value::Array(conversation.messages.clone());
         let tools = (!conversation.tools.is_empty()).then(|| Value::Array(conversation.tools.clone()));
         let rendered = template.render(&messages, tools.as_ref(), true, &conversation.variables)?;
@@ -75,6 +73,24 @@ impl Text for ModelText {
 
     fn decoder(&self) -> Box<dyn TextDecoder> {
         Box::new(ModelDecoder(Some(self.tokenizer.stream(true))))
+    }
+}
+
+/// What a base model goes on with.
+fn plain_text(conversation: &Conversation) -> Result<String, Failure> {
+    if !conversation.tools.is_empty() {
+        return Err(Failure::new(ErrorKind::Input, "the model has no chat template, so it cannot be offered tools")
+            .with_hint("put a chat_template.jinja beside its weights, or serve an instruction-tuned checkpoint"));
+    }
+    Ok(conversation.messages.iter().map(|message| content(&message["content"])).collect::<Vec<_>>().join("\n\n"))
+}
+
+/// The text of a message: a string, or the texts of its parts.
+fn content(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
     }
 }
 

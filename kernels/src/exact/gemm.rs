@@ -103,6 +103,8 @@ mod x86 {
     //! Register tiles. Each function's contract: x has `m` rows of `depth` elements at `stride`, panel `[depth][PANEL]`,
     //! tile `m` rows of `PANEL`.
 
+    #![allow(clippy::needless_range_loop)] // Iterators with a counter keep the arrays of sums in memory.
+
     use super::{PANEL, TILE};
     use std::arch::x86_64::{
         __m256, __m512, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm512_fmadd_ps,
@@ -151,17 +153,22 @@ mod x86 {
             let mut sums: [[__m512; 2]; M] = std::array::from_fn(|i| {
                 [_mm512_loadu_ps(tile.add(i * PANEL)), _mm512_loadu_ps(tile.add(i * PANEL + 16))]
             });
-            for step in 0..depth {
-                let (a, b) = (_mm512_loadu_ps(panel.add(step * PANEL)), _mm512_loadu_ps(panel.add(step * PANEL + 16)));
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let v = _mm512_set1_ps(*x.add(i * stride + step));
-                    sum[0] = _mm512_fmadd_ps(v, a, sum[0]);
-                    sum[1] = _mm512_fmadd_ps(v, b, sum[1]);
+            // Pointers that step, and counted loops over arrays: both keep the sums in registers.
+            let mut rows: [*const f32; M] = std::array::from_fn(|i| x.add(i * stride));
+            let mut panel = panel;
+            for _ in 0..depth {
+                let (a, b) = (_mm512_loadu_ps(panel), _mm512_loadu_ps(panel.add(16)));
+                for i in 0..M {
+                    let v = _mm512_set1_ps(*rows[i]);
+                    sums[i][0] = _mm512_fmadd_ps(v, a, sums[i][0]);
+                    sums[i][1] = _mm512_fmadd_ps(v, b, sums[i][1]);
+                    rows[i] = rows[i].add(1);
                 }
+                panel = panel.add(PANEL);
             }
-            for (i, sum) in sums.iter().enumerate() {
-                _mm512_storeu_ps(tile.add(i * PANEL), sum[0]);
-                _mm512_storeu_ps(tile.add(i * PANEL + 16), sum[1]);
+            for i in 0..M {
+                _mm512_storeu_ps(tile.add(i * PANEL), sums[i][0]);
+                _mm512_storeu_ps(tile.add(i * PANEL + 16), sums[i][1]);
             }
         }
     }
@@ -200,17 +207,21 @@ mod x86 {
             let mut sums: [[__m256; 2]; M] = std::array::from_fn(|i| {
                 [_mm256_loadu_ps(tile.add(i * PANEL)), _mm256_loadu_ps(tile.add(i * PANEL + 8))]
             });
-            for step in 0..depth {
-                let (a, b) = (_mm256_loadu_ps(panel.add(step * PANEL)), _mm256_loadu_ps(panel.add(step * PANEL + 8)));
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let v = _mm256_broadcast_ss(&*x.add(i * stride + step));
-                    sum[0] = _mm256_fmadd_ps(v, a, sum[0]);
-                    sum[1] = _mm256_fmadd_ps(v, b, sum[1]);
+            let mut rows: [*const f32; M] = std::array::from_fn(|i| x.add(i * stride));
+            let mut panel = panel;
+            for _ in 0..depth {
+                let (a, b) = (_mm256_loadu_ps(panel), _mm256_loadu_ps(panel.add(8)));
+                for i in 0..M {
+                    let v = _mm256_broadcast_ss(&*rows[i]);
+                    sums[i][0] = _mm256_fmadd_ps(v, a, sums[i][0]);
+                    sums[i][1] = _mm256_fmadd_ps(v, b, sums[i][1]);
+                    rows[i] = rows[i].add(1);
                 }
+                panel = panel.add(PANEL);
             }
-            for (i, sum) in sums.iter().enumerate() {
-                _mm256_storeu_ps(tile.add(i * PANEL), sum[0]);
-                _mm256_storeu_ps(tile.add(i * PANEL + 8), sum[1]);
+            for i in 0..M {
+                _mm256_storeu_ps(tile.add(i * PANEL), sums[i][0]);
+                _mm256_storeu_ps(tile.add(i * PANEL + 8), sums[i][1]);
             }
         }
     }

@@ -27,6 +27,12 @@ pub(super) unsafe trait Blocks32: 'static {
     /// `BYTES` bytes can be read at `block`, and the machine has AVX2.
     #[cfg(target_arch = "x86_64")]
     unsafe fn codes_avx2(block: *const u8) -> __m256i;
+    /// Codes of two blocks: elements 0..16 of both, then elements 16..32 of both.
+    ///
+    /// # Safety
+    /// `BYTES` bytes can be read at both, and the machine has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn pair_avx2(a: *const u8, b: *const u8) -> (__m256i, __m256i);
 }
 
 /// Codes, scales and sums of one token.
@@ -45,6 +51,36 @@ fn token(act: &Act<'_>, t: usize) -> Token {
         scales: scales[t * k / block..].as_ptr(),
         sums: sums[t * k / 16..].as_ptr(),
     }
+}
+
+impl Token {
+    /// ZERO times the sum of the block's codes. Both factors are small, so nothing wraps.
+    ///
+    /// # Safety
+    /// A block is left.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn zero(self, zero: i32) -> i32 {
+        // SAFETY: a block has two sums.
+        let (a, b) = unsafe { (i32::from(*self.sums), i32::from(*self.sums.add(1))) };
+        zero.wrapping_mul(a.wrapping_add(b))
+    }
+
+    /// The token from its next block on.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn next(self) -> Self {
+        Self {
+            codes: self.codes.wrapping_add(32),
+            scales: self.scales.wrapping_add(1),
+            sums: self.sums.wrapping_add(2),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tokens<const N: usize>(act: &Act<'_>, t: usize) -> [Token; N] {
+    std::array::from_fn(|i| token(act, t + i))
 }
 
 pub(super) fn dequant<F: Blocks32>(bytes: &[u8], out: &mut [f32]) {
@@ -103,8 +139,9 @@ fn portable<F: Blocks32>(work: &Work<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use super::super::panel::ROWS;
     use super::super::panel::x86::{four_codes, halves16, interleave, panel_rows};
-    use super::super::rows::x86::{halves, sum8};
+    use super::super::rows::x86::{dwords, halves, low_halves, prefetch, sum4x2, sum8};
     use super::*;
     use std::arch::x86_64::*;
 
@@ -136,35 +173,49 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn tile_vnni<F: Blocks32, const N: usize>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
-        let mut x = [token(&work.act, t); N];
-        for (i, x) in x.iter_mut().enumerate() {
-            *x = token(&work.act, t + i);
-        }
+        let mut rows = *rows;
+        let mut next = work.row(row).wrapping_add(GROUP * work.weight.format.row_bytes(work.act.k));
+        let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm256_setzero_ps(); N];
-        let mut at = 0;
-        for b in 0..work.act.k / 32 {
-            // SAFETY: block b of every row and token.
+        for _ in 0..work.act.k / 32 {
+            // SAFETY: one more block of every row and token, as many as there are.
             unsafe {
-                let mut codes = [_mm256_setzero_si256(); GROUP];
-                for (codes, row) in codes.iter_mut().zip(rows) {
-                    *codes = F::codes_avx2(row.add(at));
+                prefetch_step::<F>(&mut next);
+                let mut codes = [(_mm256_setzero_si256(), _mm256_setzero_si256()); 4];
+                for r in 0..4 {
+                    codes[r] = F::pair_avx2(rows[r], rows[r + 4]);
                 }
-                let scale = halves(rows, at);
-                for (x, acc) in x.iter().zip(&mut acc) {
-                    let xs = _mm256_loadu_si256(x.codes.add(b * 32).cast());
-                    let mut p = [_mm256_setzero_si256(); GROUP];
-                    for (p, codes) in p.iter_mut().zip(&codes) {
-                        *p = _mm256_dpbusd_epi32(_mm256_setzero_si256(), *codes, xs);
+                let scale = low_halves(dwords(&rows, 0));
+                for i in 0..N {
+                    let low = _mm256_broadcastsi128_si256(_mm_loadu_si128(x[i].codes.cast()));
+                    let high = _mm256_broadcastsi128_si256(_mm_loadu_si128(x[i].codes.add(16).cast()));
+                    let mut p = [_mm256_setzero_si256(); 4];
+                    for r in 0..4 {
+                        p[r] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes[r].0, low);
+                        p[r] = _mm256_dpbusd_epi32(p[r], codes[r].1, high);
                     }
-                    let zero = F::ZERO * (i32::from(*x.sums.add(2 * b)) + i32::from(*x.sums.add(2 * b + 1)));
-                    let sum = _mm256_sub_epi32(sum8(&p), _mm256_set1_epi32(zero));
-                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps(*x.scales.add(b)));
-                    *acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, *acc);
+                    let sum = _mm256_sub_epi32(sum4x2(&p), _mm256_set1_epi32(x[i].zero(F::ZERO)));
+                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps(*x[i].scales));
+                    acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc[i]);
+                    x[i] = x[i].next();
+                }
+                for r in 0..GROUP {
+                    rows[r] = rows[r].wrapping_add(F::BYTES);
                 }
             }
-            at += F::BYTES;
         }
         store8(work, row, t, &acc);
+    }
+
+    #[inline(always)]
+    fn prefetch_step<F: Blocks32>(next: &mut *const u8) {
+        // Lengths are rounded to whole lines by format, because a constant of the trait cannot be a length here.
+        match F::BYTES {
+            0..=18 => prefetch::<{ 18 * GROUP }>(*next),
+            19..=22 => prefetch::<{ 22 * GROUP }>(*next),
+            _ => prefetch::<{ 34 * GROUP }>(*next),
+        }
+        *next = next.wrapping_add(F::BYTES * GROUP);
     }
 
     #[target_feature(enable = "avx2")]
@@ -190,26 +241,28 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn tile_avx2<F: Blocks32>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
-        let x = token(&work.act, t);
+        let mut rows = *rows;
+        let mut x = token(&work.act, t);
         let mut acc = _mm256_setzero_ps();
-        let mut at = 0;
-        for b in 0..work.act.k / 32 {
-            // SAFETY: block b of every row and of the token.
+        for _ in 0..work.act.k / 32 {
+            // SAFETY: one more block of every row and of the token, as many as there are.
             unsafe {
-                let xs = _mm256_loadu_si256(x.codes.add(b * 32).cast());
+                let xs = _mm256_loadu_si256(x.codes.cast());
                 let mut p = [_mm256_setzero_si256(); GROUP];
-                for (p, row) in p.iter_mut().zip(rows) {
-                    *p = dot_avx2::<F>(F::codes_avx2(row.add(at)), xs);
+                for r in 0..GROUP {
+                    p[r] = dot_avx2::<F>(F::codes_avx2(rows[r]), xs);
                 }
                 let mut sum = sum8(&p);
                 if F::ZERO != 128 {
-                    let zero = F::ZERO * (i32::from(*x.sums.add(2 * b)) + i32::from(*x.sums.add(2 * b + 1)));
-                    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(zero));
+                    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(x.zero(F::ZERO)));
                 }
-                let scale = _mm256_mul_ps(halves(rows, at), _mm256_set1_ps(*x.scales.add(b)));
+                let scale = _mm256_mul_ps(halves(&rows, 0), _mm256_set1_ps(*x.scales));
                 acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
+                x = x.next();
+                for r in 0..GROUP {
+                    rows[r] = rows[r].wrapping_add(F::BYTES);
+                }
             }
-            at += F::BYTES;
         }
         store8(work, row, t, &[acc]);
     }
@@ -234,16 +287,19 @@ mod x86 {
         let (codes, rest) = scratch.split_at_mut(blocks * 512);
         let (codes, scales) = (codes.as_mut_ptr(), rest.as_mut_ptr().cast::<f32>());
         assert!(rest.len() >= blocks * 64 && codes.addr().is_multiple_of(64), "scratch of a panel");
-        let rows = panel_rows(work);
+        let mut rows = panel_rows(work);
         for b in 0..blocks {
             // SAFETY: block b of every row; the scratch holds all blocks by the assertion.
             unsafe {
-                let mut vectors = [_mm256_setzero_si256(); super::super::panel::ROWS];
-                for (vector, row) in vectors.iter_mut().zip(&rows) {
-                    *vector = F::codes_avx2(row.add(b * F::BYTES));
+                let mut vectors = [_mm256_setzero_si256(); ROWS];
+                for r in 0..ROWS {
+                    vectors[r] = F::codes_avx2(rows[r]);
                 }
                 interleave(&vectors, codes.add(b * 512));
-                _mm512_store_ps(scales.add(b * 16), halves16(&rows.map(|row| row.wrapping_add(b * F::BYTES)), 0));
+                _mm512_store_ps(scales.add(b * 16), halves16(&rows, 0));
+                for r in 0..ROWS {
+                    rows[r] = rows[r].wrapping_add(F::BYTES);
+                }
             }
         }
         macro_rules! tile {
@@ -257,29 +313,29 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn panel_tile<F: Blocks32, const N: usize>(work: &Work<'_>, codes: *const u8, scales: *const f32, t: usize) {
-        let k = work.act.k;
-        // All tokens' arrays are evenly spaced, so one base and a stride do for N of them.
-        let x = token(&work.act, t);
+        let (mut codes, mut scales) = (codes, scales);
+        let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm512_setzero_ps(); N];
-        for b in 0..k / 32 {
-            // SAFETY: block b of the panel and of N tokens.
+        for _ in 0..work.act.k / 32 {
+            // SAFETY: one more block of the panel and of N tokens, as many as there are.
             unsafe {
                 let mut sum = [_mm512_setzero_si512(); N];
-                for (i, sum) in sum.iter_mut().enumerate() {
-                    let sums = x.sums.add(i * (k / 16) + 2 * b);
-                    *sum = _mm512_set1_epi32(-F::ZERO * (i32::from(*sums) + i32::from(*sums.add(1))));
+                for i in 0..N {
+                    sum[i] = _mm512_set1_epi32(-x[i].zero(F::ZERO));
                 }
                 for q in 0..8 {
-                    let w = _mm512_load_si512(codes.add(b * 512 + q * 64).cast());
-                    for (i, sum) in sum.iter_mut().enumerate() {
-                        *sum = _mm512_dpbusd_epi32(*sum, w, four_codes(x.codes.add(i * k + b * 32 + q * 4)));
+                    let w = _mm512_load_si512(codes.add(q * 64).cast());
+                    for i in 0..N {
+                        sum[i] = _mm512_dpbusd_epi32(sum[i], w, four_codes(x[i].codes.add(q * 4)));
                     }
                 }
-                let scale = _mm512_load_ps(scales.add(b * 16));
-                for (i, (sum, acc)) in sum.iter().zip(&mut acc).enumerate() {
-                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x.scales.add(i * (k / 32) + b)));
-                    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(*sum), scale, *acc);
+                let scale = _mm512_load_ps(scales);
+                for i in 0..N {
+                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x[i].scales));
+                    acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i]), scale, acc[i]);
+                    x[i] = x[i].next();
                 }
+                (codes, scales) = (codes.add(512), scales.add(16));
             }
         }
         store16(work, t, &acc);
@@ -288,7 +344,7 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     pub(in super::super) fn store16(work: &Work<'_>, t: usize, acc: &[__m512]) {
         for (i, acc) in acc.iter().enumerate() {
-            let mut values = [0.0f32; super::super::panel::ROWS];
+            let mut values = [0.0f32; ROWS];
             // SAFETY: sixteen values of a local array.
             unsafe { _mm512_storeu_ps(values.as_mut_ptr(), *acc) };
             work.store_rows(t + i, work.first, &values);

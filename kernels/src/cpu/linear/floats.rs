@@ -30,6 +30,11 @@ pub(super) unsafe trait Dot512: 'static {
     /// # Safety
     /// `n` activations can be read at `p`.
     unsafe fn x(p: *const u8, n: usize) -> Self::V;
+    /// All zero.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn zero() -> Self::V;
     /// acc + w * x.
     ///
     /// # Safety
@@ -138,6 +143,12 @@ pub(super) mod x86 {
 
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
+        unsafe fn zero() -> __m512 {
+            _mm512_setzero_ps()
+        }
+
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
         unsafe fn madd(acc: __m512, w: __m512, x: __m512) -> __m512 {
             _mm512_fmadd_ps(w, x, acc)
         }
@@ -191,6 +202,12 @@ pub(super) mod x86 {
 
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+        unsafe fn zero() -> __m512i {
+            _mm512_setzero_si512()
+        }
+
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
         unsafe fn madd(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
             // SAFETY: both types are 64 bytes without invalid values.
             let (w, x) =
@@ -202,7 +219,7 @@ pub(super) mod x86 {
     /// Sums of the lanes of four vectors.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn sum4(p: [__m512; 4]) -> [f32; 4] {
+    pub(crate) fn sum4(p: [__m512; 4]) -> [f32; 4] {
         let pair = |a, b| _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
         let (low, high) = (_mm512_castps_pd(pair(p[0], p[1])), _mm512_castps_pd(pair(p[2], p[3])));
         let four = _mm512_add_ps(
@@ -246,7 +263,7 @@ pub(super) mod x86 {
                         }
                     };
                 }
-                token_tiles!(work.act.tokens, t, [6, 4, 3, 2, 1], tile);
+                token_tiles!(work.act.tokens, t, [4, 3, 2, 1], tile);
             }
 
             #[target_feature(enable = $features)]
@@ -259,31 +276,40 @@ pub(super) mod x86 {
                 }
                 let x = x_base(work).wrapping_add(t * k * D::X_BYTES);
                 let stride = k * D::X_BYTES;
+                let mut x = [x; N];
+                for i in 1..N {
+                    x[i] = x[i - 1].wrapping_add(stride);
+                }
                 let mut acc = [[_mm512_setzero_ps(); N]; R];
-                let mut step = |at: usize, n: usize| {
-                    let mut xs = [std::mem::MaybeUninit::<D::V>::uninit(); N];
-                    for (i, xs) in xs.iter_mut().enumerate() {
-                        // SAFETY: n elements from `at` on of token t + i.
-                        xs.write(unsafe { D::x(x.add(i * stride + at * D::X_BYTES), n) });
-                    }
-                    for (w, acc) in w.iter().zip(&mut acc) {
-                        // SAFETY: n elements from `at` on of the row; all of xs was written above.
+                macro_rules! step {
+                    ($count:expr) => {
+                        // SAFETY: so many more elements of every row and token.
                         unsafe {
-                            let w = D::w(w.add(at * D::W_BYTES), n);
-                            for (acc, xs) in acc.iter_mut().zip(&xs) {
-                                *acc = D::madd(*acc, w, xs.assume_init());
+                            let mut xs = [D::zero(); N];
+                            for i in 0..N {
+                                xs[i] = D::x(x[i], $count);
+                            }
+                            for r in 0..R {
+                                let w = D::w(w[r], $count);
+                                for i in 0..N {
+                                    acc[r][i] = D::madd(acc[r][i], w, xs[i]);
+                                }
                             }
                         }
-                    }
-                };
-                let whole = k / D::STEP * D::STEP;
-                let mut at = 0;
-                while at < whole {
-                    step(at, D::STEP);
-                    at += D::STEP;
+                    };
                 }
-                if whole < k {
-                    step(whole, k - whole);
+                for _ in 0..k / D::STEP {
+                    step!(D::STEP);
+                    for i in 0..N {
+                        x[i] = x[i].wrapping_add(D::STEP * D::X_BYTES);
+                    }
+                    for r in 0..R {
+                        w[r] = w[r].wrapping_add(D::STEP * D::W_BYTES);
+                    }
+                }
+                let rest = k % D::STEP;
+                if rest > 0 {
+                    step!(rest);
                 }
                 for i in 0..N {
                     for four in (0..R).step_by(4) {
@@ -322,31 +348,37 @@ pub(super) mod x86 {
         for (i, w) in w.iter_mut().enumerate() {
             *w = work.row((row + i).min(last));
         }
-        let x = x_base(work).cast::<f32>().wrapping_add(t * k);
+        let mut x = [x_base(work).cast::<f32>().wrapping_add(t * k); N];
+        for i in 1..N {
+            x[i] = x[i - 1].wrapping_add(k);
+        }
         let mut acc = [[_mm256_setzero_ps(); N]; 4];
-        let whole = k / 8 * 8;
-        for at in (0..whole).step_by(8) {
-            for (w, acc) in w.iter().zip(&mut acc) {
-                // SAFETY: eight elements from `at` on of the row and of each token.
-                unsafe {
-                    let w = F::load8(w.add(at * F::BYTES));
-                    for (i, acc) in acc.iter_mut().enumerate() {
-                        *acc = _mm256_fmadd_ps(w, _mm256_loadu_ps(x.add(i * k + at)), *acc);
+        for _ in 0..k / 8 {
+            // SAFETY: eight more elements of every row and token.
+            unsafe {
+                for r in 0..4 {
+                    let vector = F::load8(w[r]);
+                    for i in 0..N {
+                        acc[r][i] = _mm256_fmadd_ps(vector, _mm256_loadu_ps(x[i]), acc[r][i]);
                     }
+                    w[r] = w[r].wrapping_add(8 * F::BYTES);
                 }
+            }
+            for i in 0..N {
+                x[i] = x[i].wrapping_add(8);
             }
         }
         for i in 0..N {
             let mut sums = [0.0f32; 4];
-            for ((w, acc), sum) in w.iter().zip(&acc).zip(&mut sums) {
-                let four = _mm_add_ps(_mm256_castps256_ps128(acc[i]), _mm256_extractf128_ps::<1>(acc[i]));
+            for r in 0..4 {
+                let four = _mm_add_ps(_mm256_castps256_ps128(acc[r][i]), _mm256_extractf128_ps::<1>(acc[r][i]));
                 let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-                *sum = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-                for at in whole..k {
-                    // SAFETY: element `at` of the row and of the token.
+                sums[r] = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+                for at in 0..k % 8 {
+                    // SAFETY: one of the elements left of the row and of the token.
                     unsafe {
-                        let w = F::one(std::slice::from_raw_parts(w.add(at * F::BYTES), F::BYTES));
-                        *sum = w.mul_add(*x.add(i * k + at), *sum);
+                        let weight = F::one(std::slice::from_raw_parts(w[r].add(at * F::BYTES), F::BYTES));
+                        sums[r] = weight.mul_add(*x[i].add(at), sums[r]);
                     }
                 }
             }

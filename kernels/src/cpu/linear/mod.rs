@@ -12,6 +12,9 @@
 //! them).
 
 #![allow(unsafe_code)]
+// In the tiles, counted loops over arrays of vectors are what the compiler unrolls into registers; iterators with a
+// counter keep the arrays in memory.
+#![allow(clippy::needless_range_loop)]
 
 mod act;
 mod bf16;
@@ -32,6 +35,8 @@ mod supers;
 mod tests;
 
 pub use act::{Act, ActBuf, ActData, ActKind};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use floats::x86::sum4;
 
 use super::isa::Isa;
 use super::pool::{Pool, PoolError};
@@ -267,11 +272,12 @@ fn check(isa: Isa, scratch: &Scratch, act: &Act<'_>, product: &Product<'_>) {
     assert!(scratch.bytes_per_worker() >= bytes, "scratch of {bytes} bytes for {}", weight.format.name);
 }
 
-/// Rows of a chunk: one panel, or about 24 KiB of weights, so that claims are cheap and the last chunk short.
+/// Rows of a chunk: one panel, or about 96 KiB of weights: long enough for memory to stream, short enough for the last
+/// chunks of two threads to end together.
 fn chunk_rows(weight: &Matrix<'_>, panel: bool, threads: usize) -> usize {
     if panel {
         return panel::ROWS;
     }
-    let fair = weight.n.div_ceil(2 * threads).next_multiple_of(8);
-    (24_576 / weight.format.row_bytes(weight.k)).clamp(8, 256).next_multiple_of(8).min(fair)
+    let fair = weight.n.div_ceil(4 * threads).next_multiple_of(8);
+    (98_304 / weight.format.row_bytes(weight.k)).clamp(8, 512).next_multiple_of(8).min(fair)
 }

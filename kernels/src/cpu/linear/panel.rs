@@ -48,9 +48,9 @@ pub(super) mod x86 {
                 _mm512_unpacklo_epi64(ab_high, cd_high),
                 _mm512_unpackhi_epi64(ab_high, cd_high),
             ];
-            for (i, column) in columns.into_iter().enumerate() {
+            for i in 0..4 {
                 // SAFETY: 8 vectors of 64 bytes by the caller.
-                unsafe { _mm512_store_si512(out.add((half * 4 + i) * 64).cast(), column) };
+                unsafe { _mm512_store_si512(out.add((half * 4 + i) * 64).cast(), columns[i]) };
             }
         }
     }
@@ -63,9 +63,9 @@ pub(super) mod x86 {
     #[target_feature(enable = "avx512f")]
     pub(in super::super) unsafe fn halves16(rows: &[*const u8; ROWS], at: usize) -> __m512 {
         let mut bits = [0i16; ROWS];
-        for (bits, row) in bits.iter_mut().zip(rows) {
+        for r in 0..ROWS {
             // SAFETY: by the caller.
-            *bits = unsafe { super::super::rows::x86::u16_at(row.add(at)) };
+            bits[r] = unsafe { super::super::rows::x86::u16_at(rows[r].add(at)) };
         }
         // SAFETY: 32 bytes of a local array.
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(bits.as_ptr().cast()) })

@@ -38,4 +38,18 @@ unsafe impl Blocks32 for Q4_0 {
         let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
         _mm256_and_si256(both, _mm256_set1_epi8(15))
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn pair_avx2(
+        a: *const u8,
+        b: *const u8,
+    ) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+        use std::arch::x86_64::*;
+        let mask = _mm256_set1_epi8(15);
+        // SAFETY: by the caller.
+        let both = unsafe { _mm256_loadu2_m128i(b.add(2).cast(), a.add(2).cast()) };
+        (_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask))
+    }
 }

@@ -48,4 +48,29 @@ unsafe impl Blocks32 for Q5_0 {
         let set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
         _mm256_or_si256(nibbles, _mm256_and_si256(set, _mm256_set1_epi8(16)))
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn pair_avx2(
+        a: *const u8,
+        b: *const u8,
+    ) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+        use std::arch::x86_64::*;
+        let (mask, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
+        // SAFETY: by the caller.
+        let (both, bits) = unsafe {
+            let word = |p: *const u8| _mm_set1_epi32(p.add(2).cast::<i32>().read_unaligned());
+            (_mm256_loadu2_m128i(b.add(6).cast(), a.add(6).cast()), _mm256_set_m128i(word(b), word(a)))
+        };
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let first = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101_0101_0101_0101, 0));
+        let second = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202));
+        let set = |bytes| {
+            let spread = _mm256_shuffle_epi8(bits, bytes);
+            _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), fifth)
+        };
+        let (low, high) = (_mm256_and_si256(both, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask));
+        (_mm256_or_si256(low, set(first)), _mm256_or_si256(high, set(second)))
+    }
 }

@@ -34,4 +34,18 @@ unsafe impl Blocks32 for Q8_0 {
         let signed = unsafe { _mm256_loadu_si256(block.add(2).cast()) };
         _mm256_xor_si256(signed, _mm256_set1_epi8(-128))
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn pair_avx2(
+        a: *const u8,
+        b: *const u8,
+    ) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+        use std::arch::x86_64::*;
+        let zero = _mm256_set1_epi8(-128);
+        // SAFETY: by the caller.
+        let both = |at: usize| unsafe { _mm256_loadu2_m128i(b.add(at).cast(), a.add(at).cast()) };
+        (_mm256_xor_si256(both(2), zero), _mm256_xor_si256(both(18), zero))
+    }
 }

@@ -31,7 +31,7 @@ pub(super) struct Small {
 pub(super) unsafe trait Super256: 'static {
     /// Bytes of a super-block.
     const BYTES: usize;
-    /// Where `d` lies.
+    /// Where `d` lies: just before `dm`, or at the end of the block if both are one.
     const D_AT: usize;
     /// Where the half-precision factor of minimums lies.
     const DM_AT: usize;
@@ -72,6 +72,24 @@ fn token(act: &Act<'_>, t: usize) -> Token {
         scales: scales[t * k / block..].as_ptr(),
         sums: sums[t * k / 16..].as_ptr(),
     }
+}
+
+impl Token {
+    /// The token from its next super-block on.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn next(self) -> Self {
+        Self {
+            codes: self.codes.wrapping_add(ELEMS),
+            scales: self.scales.wrapping_add(1),
+            sums: self.sums.wrapping_add(16),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tokens<const N: usize>(act: &Act<'_>, t: usize) -> [Token; N] {
+    std::array::from_fn(|i| token(act, t + i))
 }
 
 fn factors<F: Super256>(block: &[u8]) -> (f32, f32) {
@@ -154,7 +172,7 @@ mod x86 {
     use super::super::blocks::{store8, store16, token_tiles};
     use super::super::panel::ROWS;
     use super::super::panel::x86::{four_codes, halves16, interleave, panel_rows};
-    use super::super::rows::x86::{halves, sum8};
+    use super::super::rows::x86::{dwords, halves, high_halves, low_halves, prefetch, sum8};
     use super::*;
     use std::arch::x86_64::*;
 
@@ -209,41 +227,40 @@ mod x86 {
                 row: usize,
                 t: usize,
             ) {
-                let mut x = [token(&work.act, t); N];
-                for (i, x) in x.iter_mut().enumerate() {
-                    *x = token(&work.act, t + i);
-                }
+                let mut rows = *rows;
+                let mut x = tokens::<N>(&work.act, t);
                 let mut acc = [_mm256_setzero_ps(); N];
-                for b in 0..work.act.k / ELEMS {
-                    // SAFETY: super-block b of every row and token.
+                for _ in 0..work.act.k / ELEMS {
+                    // SAFETY: one more super-block of every row and token, as many as there are.
                     unsafe {
                         let mut scaled = [[_mm256_setzero_si256(); GROUP]; N];
                         let mut mins = [[_mm256_setzero_si256(); GROUP]; N];
-                        for (r, row) in rows.iter().enumerate() {
-                            let block = row.add(b * F::BYTES);
-                            let codes = F::codes_avx2(block);
-                            let (scale, min) = F::small_avx2(block);
+                        for r in 0..GROUP {
+                            let codes = F::codes_avx2(rows[r]);
+                            let (scale, min) = F::small_avx2(rows[r]);
                             let scale = spread_all(scale);
-                            for (i, x) in x.iter().enumerate() {
+                            for i in 0..N {
                                 let mut sum = _mm256_setzero_si256();
-                                for (j, (codes, scale)) in codes.iter().zip(&scale).enumerate() {
-                                    let xs = _mm256_loadu_si256(x.codes.add(b * ELEMS + j * 32).cast());
-                                    sum = $pairs(sum, _mm256_maddubs_epi16(*codes, xs), *scale);
+                                for j in 0..8 {
+                                    let xs = _mm256_loadu_si256(x[i].codes.add(j * 32).cast());
+                                    sum = $pairs(sum, _mm256_maddubs_epi16(codes[j], xs), scale[j]);
                                 }
                                 scaled[i][r] = sum;
-                                let sums = _mm256_loadu_si256(x.sums.add(b * 16).cast());
-                                mins[i][r] = _mm256_madd_epi16(min, sums);
+                                mins[i][r] = _mm256_madd_epi16(min, _mm256_loadu_si256(x[i].sums.cast()));
                             }
                         }
-                        let at = rows.map(|row| row.wrapping_add(b * F::BYTES));
-                        let d = halves(&at, F::D_AT);
-                        let dm = _mm256_mul_ps(halves(&at, F::DM_AT), _mm256_set1_ps(F::DM_TIMES));
-                        for (i, x) in x.iter().enumerate() {
-                            let x_scale = _mm256_set1_ps(*x.scales.add(b));
+                        let d = halves(&rows, F::D_AT);
+                        let dm = _mm256_mul_ps(halves(&rows, F::DM_AT), _mm256_set1_ps(F::DM_TIMES));
+                        for i in 0..N {
+                            let x_scale = _mm256_set1_ps(*x[i].scales);
                             let scaled = _mm256_cvtepi32_ps(sum8(&scaled[i]));
                             let mins = _mm256_cvtepi32_ps(sum8(&mins[i]));
                             acc[i] = _mm256_fmadd_ps(scaled, _mm256_mul_ps(d, x_scale), acc[i]);
                             acc[i] = _mm256_fnmadd_ps(mins, _mm256_mul_ps(dm, x_scale), acc[i]);
+                            x[i] = x[i].next();
+                        }
+                        for r in 0..GROUP {
+                            rows[r] = rows[r].wrapping_add(F::BYTES);
                         }
                     }
                 }
@@ -252,13 +269,72 @@ mod x86 {
         };
     }
 
-    row_kernel!(
-        rows_vnni,
-        tile_vnni,
-        "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c",
-        [3, 2, 1],
-        |sum, pairs, scale| _mm256_dpwssd_epi32(sum, pairs, scale)
-    );
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    pub(super) unsafe fn rows_vnni<F: Super256>(work: &Work<'_>) {
+        for row in (work.first..work.first + work.rows).step_by(GROUP) {
+            let rows = group_rows(work, row);
+            macro_rules! tile {
+                // SAFETY: rows of the weight and tokens of the activation, of equal length.
+                ($n:literal, $t:ident) => {
+                    unsafe { tile_vnni::<F, $n>(work, &rows, row, $t) }
+                };
+            }
+            token_tiles!(work.act.tokens, t, [3, 2, 1], tile);
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn tile_vnni<F: Super256, const N: usize>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
+        let mut rows = *rows;
+        let mut next = work.row(row).wrapping_add(GROUP * work.weight.format.row_bytes(work.act.k));
+        let mut x = tokens::<N>(&work.act, t);
+        let mut acc = [_mm256_setzero_ps(); N];
+        for _ in 0..work.act.k / ELEMS {
+            // SAFETY: one more super-block of every row and token, as many as there are.
+            unsafe {
+                let mut scaled = [[_mm256_setzero_si256(); GROUP]; N];
+                let mut mins = [[_mm256_setzero_si256(); GROUP]; N];
+                for r in 0..GROUP {
+                    prefetch::<256>(next);
+                    next = next.wrapping_add(F::BYTES);
+                    let codes = F::codes_avx2(rows[r]);
+                    let (scale, min) = F::small_avx2(rows[r]);
+                    let scale = spread_all(scale);
+                    for i in 0..N {
+                        let mut sum = _mm256_setzero_si256();
+                        for j in 0..8 {
+                            let xs = _mm256_loadu_si256(x[i].codes.add(j * 32).cast());
+                            sum = _mm256_dpwssd_epi32(sum, _mm256_maddubs_epi16(codes[j], xs), scale[j]);
+                        }
+                        scaled[i][r] = sum;
+                        mins[i][r] = _mm256_madd_epi16(min, _mm256_loadu_si256(x[i].sums.cast()));
+                    }
+                }
+                // The factors of Q6_K end the block, so they are read as the upper half of the last four bytes.
+                let (d, dm) = if F::D_AT == F::DM_AT {
+                    let d = high_halves(dwords(&rows, const { F::D_AT.saturating_sub(2) }));
+                    (d, d)
+                } else {
+                    let both = dwords(&rows, F::D_AT);
+                    (low_halves(both), high_halves(both))
+                };
+                let dm = _mm256_mul_ps(dm, _mm256_set1_ps(F::DM_TIMES));
+                for i in 0..N {
+                    let x_scale = _mm256_set1_ps(*x[i].scales);
+                    let scaled = _mm256_cvtepi32_ps(sum8(&scaled[i]));
+                    let mins = _mm256_cvtepi32_ps(sum8(&mins[i]));
+                    acc[i] = _mm256_fmadd_ps(scaled, _mm256_mul_ps(d, x_scale), acc[i]);
+                    acc[i] = _mm256_fnmadd_ps(mins, _mm256_mul_ps(dm, x_scale), acc[i]);
+                    x[i] = x[i].next();
+                }
+                for r in 0..GROUP {
+                    rows[r] = rows[r].wrapping_add(F::BYTES);
+                }
+            }
+        }
+        store8(work, row, t, &acc);
+    }
+
     row_kernel!(rows_avx2, tile_avx2, "avx2,fma,f16c", [2, 1], |sum, pairs, scale| _mm256_add_epi32(
         sum,
         _mm256_madd_epi16(pairs, scale)
@@ -305,32 +381,34 @@ mod x86 {
     unsafe fn fill<F: Super256>(rows: &[*const u8; ROWS], out: *mut u8) {
         let share = F::SHARE;
         let mut codes = [[_mm256_setzero_si256(); ROWS]; 8];
-        for (r, row) in rows.iter().enumerate() {
+        for r in 0..ROWS {
             // SAFETY: the super-block of every row, and its place in the panel, by the caller.
             unsafe {
-                for (j, vector) in F::codes_avx2(*row).into_iter().enumerate() {
-                    codes[j][r] = vector;
+                let vectors = F::codes_avx2(rows[r]);
+                for j in 0..8 {
+                    codes[j][r] = vectors[j];
                 }
                 let (mut scales, mut mins) = ([0i16; 16], [0i16; 16]);
-                let (s, m) = F::small_avx2(*row);
+                let (s, m) = F::small_avx2(rows[r]);
                 _mm256_storeu_si256(scales.as_mut_ptr().cast(), s);
                 _mm256_storeu_si256(mins.as_mut_ptr().cast(), m);
-                let scale_at = out.add(Panel::SCALES).cast::<i32>();
+                let scale_at = out.add(Panel::SCALES).cast::<i32>().add(r);
                 for g in 0..ELEMS / share {
-                    *scale_at.add(g * ROWS + r) = i32::from(scales[g * share / 16]);
+                    *scale_at.add(g * ROWS) = i32::from(scales[g * share / 16]);
                 }
-                let min_at = out.add(Panel::mins(share)).cast::<i16>();
-                for (g, min) in mins.iter().enumerate() {
-                    *min_at.add((g / 2 * ROWS + r) * 2 + g % 2) = *min;
+                let min_at = out.add(const { Panel::mins(F::SHARE) }).cast::<i16>().add(2 * r);
+                for g in 0..8 {
+                    *min_at.add(g * ROWS * 2) = mins[2 * g];
+                    *min_at.add(g * ROWS * 2 + 1) = mins[2 * g + 1];
                 }
             }
         }
         // SAFETY: as above.
         unsafe {
-            for (j, vectors) in codes.iter().enumerate() {
-                interleave(vectors, out.add(j * 512));
+            for j in 0..8 {
+                interleave(&codes[j], out.add(j * 512));
             }
-            let d = out.add(Panel::d(share)).cast::<f32>();
+            let d = out.add(const { Panel::d(F::SHARE) }).cast::<f32>();
             _mm512_store_ps(d, halves16(rows, F::D_AT));
             _mm512_store_ps(d.add(16), _mm512_mul_ps(halves16(rows, F::DM_AT), _mm512_set1_ps(F::DM_TIMES)));
         }
@@ -338,43 +416,48 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn panel_tile<F: Super256, const N: usize>(work: &Work<'_>, panel: *const u8, t: usize) {
-        let k = work.act.k;
-        // All tokens' arrays are evenly spaced, so one base and a stride do for N of them.
-        let x = token(&work.act, t);
+        let mut panel = panel;
+        let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm512_setzero_ps(); N];
-        for b in 0..k / ELEMS {
-            // SAFETY: super-block b of the panel and of N tokens.
+        for _ in 0..work.act.k / ELEMS {
+            // SAFETY: one more super-block of the panel and of N tokens, as many as there are.
             unsafe {
-                let panel = panel.add(b * Panel::bytes(F::SHARE));
                 let mut scaled = [_mm512_setzero_si512(); N];
-                for g in 0..ELEMS / F::SHARE {
+                let mut codes = panel;
+                let mut scales = panel.add(Panel::SCALES);
+                let mut at = 0;
+                for _ in 0..ELEMS / F::SHARE {
                     let mut dot = [_mm512_setzero_si512(); N];
-                    for q in g * F::SHARE / 4..(g + 1) * F::SHARE / 4 {
-                        let w = _mm512_load_si512(panel.add(q * 64).cast());
-                        for (i, dot) in dot.iter_mut().enumerate() {
-                            *dot = _mm512_dpbusd_epi32(*dot, w, four_codes(x.codes.add(i * k + b * ELEMS + q * 4)));
+                    for q in 0..F::SHARE / 4 {
+                        let w = _mm512_load_si512(codes.add(q * 64).cast());
+                        for i in 0..N {
+                            dot[i] = _mm512_dpbusd_epi32(dot[i], w, four_codes(x[i].codes.wrapping_add(at).add(q * 4)));
                         }
                     }
-                    let scale = _mm512_load_si512(panel.add(Panel::SCALES + g * 64).cast());
-                    for (scaled, dot) in scaled.iter_mut().zip(&dot) {
-                        *scaled = _mm512_add_epi32(*scaled, _mm512_mullo_epi32(*dot, scale));
+                    let scale = _mm512_load_si512(scales.cast());
+                    for i in 0..N {
+                        scaled[i] = _mm512_add_epi32(scaled[i], _mm512_mullo_epi32(dot[i], scale));
                     }
+                    at = usize::wrapping_add(at, F::SHARE);
+                    (codes, scales) = (codes.add(F::SHARE / 4 * 64), scales.add(64));
                 }
                 let mut mins = [_mm512_setzero_si512(); N];
                 for p in 0..8 {
-                    let min = _mm512_load_si512(panel.add(Panel::mins(F::SHARE) + p * 64).cast());
-                    for (i, mins) in mins.iter_mut().enumerate() {
-                        let sums = x.sums.add(i * (k / 16) + b * 16 + 2 * p).cast::<i32>().read_unaligned();
-                        *mins = _mm512_dpwssd_epi32(*mins, min, _mm512_set1_epi32(sums));
+                    let min = _mm512_load_si512(panel.add(const { Panel::mins(F::SHARE) }).add(p * 64).cast());
+                    for i in 0..N {
+                        let sums = x[i].sums.add(2 * p).cast::<i32>().read_unaligned();
+                        mins[i] = _mm512_dpwssd_epi32(mins[i], min, _mm512_set1_epi32(sums));
                     }
                 }
-                let d = panel.add(Panel::d(F::SHARE)).cast::<f32>();
+                let d = panel.add(const { Panel::d(F::SHARE) }).cast::<f32>();
                 let (d, dm) = (_mm512_load_ps(d), _mm512_load_ps(d.add(16)));
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    let x_scale = _mm512_set1_ps(*x.scales.add(i * (k / ELEMS) + b));
-                    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(scaled[i]), _mm512_mul_ps(d, x_scale), *acc);
-                    *acc = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(mins[i]), _mm512_mul_ps(dm, x_scale), *acc);
+                for i in 0..N {
+                    let x_scale = _mm512_set1_ps(*x[i].scales);
+                    acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(scaled[i]), _mm512_mul_ps(d, x_scale), acc[i]);
+                    acc[i] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(mins[i]), _mm512_mul_ps(dm, x_scale), acc[i]);
+                    x[i] = x[i].next();
                 }
+                panel = panel.add(const { Panel::bytes(F::SHARE) });
             }
         }
         store16(work, t, &acc);

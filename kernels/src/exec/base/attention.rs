@@ -6,7 +6,8 @@
 //! split order. Splits stand at fixed positions and are merged in the same order either way, so a row's result depends
 //! neither on its batch mates nor on how the work was cut.
 
-use super::lanes::{axpy, axpy4, dot, dot4, exp, largest, per_isa, sum};
+use super::attention_run::{RUN, Rows, attend};
+use super::lanes::{exp, per_isa};
 use crate::cpu::Isa;
 use crate::cpu::shared::Shared;
 use crate::exec::kv::KvStore;
@@ -16,14 +17,11 @@ use crit_core::model::program::ops::attention::Attention;
 use crit_core::runtime::{EngineError, SeqStep};
 use std::ops::Range;
 
-/// Query positions in a tile.
-const TILE: usize = 16;
+/// Query rows (tokens times the heads that share a key/value head) in a tile, if a token's fit.
+const TILE_ROWS: usize = 32;
 
 /// Positions in a split of the context.
-const SPLIT: usize = 256;
-
-/// Positions expanded at a time: keys and values of this many stay in the first- and second-level cache.
-const RUN: usize = 64;
+const SPLIT: usize = 512;
 
 struct Attend {
     isa: Isa,
@@ -96,8 +94,9 @@ impl Attend {
         let mut tiles = Vec::new();
         for seq in seqs {
             let (past, n) = (seq.past as usize, seq.tokens as usize);
-            for first in (0..n).step_by(TILE) {
-                let tokens = first..(first + TILE).min(n);
+            let size = (TILE_ROWS * self.op.kv_heads / self.op.heads).max(1);
+            for first in (0..n).step_by(size) {
+                let tokens = first..(first + size).min(n);
                 let visible = self.op.first_visible(past + first)..past + tokens.end;
                 let splits = visible.start / SPLIT..visible.end.div_ceil(SPLIT);
                 tiles.extend((0..self.op.kv_heads).map(|kv_head| Tile {
@@ -144,37 +143,40 @@ impl Attend {
         let op = &self.op;
         let past = tile.seq.past as usize;
         let group = op.heads / op.kv_heads;
-        let mut partial = Partial::new(tile.tokens.len() * group, op.value_dim);
+        let rows = tile.tokens.len() * group;
+        let mut partial = Partial::new(rows, op.value_dim);
         let first = op.first_visible(past + tile.tokens.start).max(split * SPLIT);
         let end = (past + tile.tokens.end).min((split + 1) * SPLIT);
         let mut keys = vec![0.0; RUN * op.key_dim];
         let mut values = vec![0.0; RUN * op.value_dim];
-        let mut at = first;
-        while at < end {
-            let count = (RUN - at % RUN).min(end - at);
-            read(kv, self.state, tile, at..at + count, op.key_dim, &mut keys, KvStore::key_rows);
-            read(kv, self.state, tile, at..at + count, op.value_dim, &mut values, KvStore::value_rows);
-            for (i, t) in tile.tokens.clone().enumerate() {
-                let position = past + t;
-                let visible = op.first_visible(position).max(at)..(position + 1).min(at + count);
-                if visible.is_empty() {
-                    continue;
-                }
-                let (from, len) = (visible.start - at, visible.len());
-                let token = tile.seq.first as usize + t;
-                let query = &q[(token * op.heads + tile.kv_head * group) * op.key_dim..][..group * op.key_dim];
-                let rows = i * group..(i + 1) * group;
-                attend(
-                    self.isa,
-                    op,
-                    query,
-                    &keys[from * op.key_dim..(from + len) * op.key_dim],
-                    &values[from * op.value_dim..(from + len) * op.value_dim],
-                    (&mut partial.max[rows.clone()], &mut partial.sum[rows.clone()]),
-                    &mut partial.acc[rows.start * op.value_dim..rows.end * op.value_dim],
-                );
+        // Rows of the tile's queries as `[token][head of the group]`, which is how they lie but for the other heads.
+        let mut queries = Vec::with_capacity(rows * op.key_dim);
+        for t in tile.tokens.clone() {
+            let token = tile.seq.first as usize + t;
+            let at = (token * op.heads + tile.kv_head * group) * op.key_dim;
+            queries.extend(q[at..at + group * op.key_dim].iter().map(|v| v * op.scale));
+        }
+        let mut visible = vec![0..0; rows];
+        // Runs stand at fixed positions, and what is invisible in them weighs exactly 0, so sums have one order whatever
+        // the tile.
+        let mut base = first / RUN * RUN;
+        while base < end {
+            let (from, to) = (first.max(base), end.min(base + RUN));
+            read(kv, self.state, tile, from..to, op.key_dim, &mut keys, KvStore::key_rows);
+            read(kv, self.state, tile, from..to, op.value_dim, &mut values, KvStore::value_rows);
+            for (row, visible) in visible.iter_mut().enumerate() {
+                let position = past + tile.tokens.start + row / group;
+                let start = op.first_visible(position).max(from);
+                *visible = start - base..(position + 1).min(to).max(start) - base;
             }
-            at += count;
+            let run = Rows {
+                first: from - base,
+                keys: &keys[..(to - from) * op.key_dim],
+                values: &values[..(to - from) * op.value_dim],
+                visible: &visible,
+            };
+            attend(self.isa, op, &queries, &run, (&mut partial.max, &mut partial.sum), &mut partial.acc);
+            base += RUN;
         }
         partial
     }
@@ -214,63 +216,6 @@ fn read<'k>(
         let bytes = rows(kv, state, tile.seq.blocks[at / size], tile.kv_head, offset + count);
         kv.format().read(&bytes[offset * row_bytes..], dim, &mut out[(at - positions.start) * dim..][..count * dim]);
         at += count;
-    }
-}
-
-per_isa! {
-    /// Adds one run of positions to the running softmax of a token's query heads.
-    fn attend = attend_body(
-        op: &Attention,
-        queries: &[f32],
-        keys: &[f32],
-        values: &[f32],
-        state: (&mut [f32], &mut [f32]),
-        acc: &mut [f32],
-    )
-}
-
-#[inline(always)]
-fn attend_body<const FMA: bool>(
-    op: &Attention,
-    queries: &[f32],
-    keys: &[f32],
-    values: &[f32],
-    state: (&mut [f32], &mut [f32]),
-    acc: &mut [f32],
-) {
-    let mut scores = [0.0f32; RUN];
-    let n = keys.len() / op.key_dim;
-    let (maxima, totals) = state;
-    let rows = queries.chunks_exact(op.key_dim).zip(acc.chunks_exact_mut(op.value_dim));
-    for ((query, acc), (max, total)) in rows.zip(maxima.iter_mut().zip(totals)) {
-        let scores = &mut scores[..n];
-        let key = |j: usize| &keys[j * op.key_dim..(j + 1) * op.key_dim];
-        let mut j = 0;
-        while j + 4 <= n {
-            let products = dot4::<FMA>(query, [key(j), key(j + 1), key(j + 2), key(j + 3)]);
-            scores[j..j + 4].iter_mut().zip(products).for_each(|(s, p)| *s = p * op.scale);
-            j += 4;
-        }
-        (j..n).for_each(|j| scores[j] = dot::<FMA>(query, key(j)) * op.scale);
-        if let Some(cap) = op.softcap {
-            scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
-        }
-        let top = largest(scores, *max);
-        let shrink = if *max == top { 1.0 } else { exp::<FMA>(*max - top) };
-        scores.iter_mut().for_each(|s| *s = exp::<FMA>(*s - top));
-        *total = *total * shrink + sum(scores);
-        *max = top;
-        if shrink != 1.0 {
-            acc.iter_mut().for_each(|v| *v *= shrink);
-        }
-        let value = |j: usize| &values[j * op.value_dim..(j + 1) * op.value_dim];
-        let mut j = 0;
-        while j + 4 <= n {
-            let weights = [scores[j], scores[j + 1], scores[j + 2], scores[j + 3]];
-            axpy4::<FMA>(acc, weights, [value(j), value(j + 1), value(j + 2), value(j + 3)]);
-            j += 4;
-        }
-        (j..n).for_each(|j| axpy::<FMA>(acc, scores[j], value(j)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The base kernels: what runs where no plugin claims an op. Weights as stored, activations f32, KV rows f16.
 
 mod attention;
+mod attention_run;
 mod gated_act;
 mod lanes;
 mod linear;

@@ -87,12 +87,17 @@ fn gemv(isa: Isa, format: &'static StoredFormat, arena: &[u8], bytes: usize, lim
             arena.chunks_exact(n * row).filter_map(|data| Matrix::new(format, n, k, data)).collect();
         let seconds = best_seconds(200, |i| {
             let weight = matrices[(i * 17) % matrices.len()];
-            multiply(isa, &pool, &mut scratch, act, &mut [Product { weight, bias: None, out: &mut out }]).expect("runs");
+            multiply(isa, &pool, &mut scratch, act, &mut [Product { weight, bias: None, out: &mut out }])
+                .expect("runs");
             black_box(&out);
         });
         let gb_s = (n * row) as f64 / seconds / 1e9;
         let place = if limit_gb_s.is_finite() { "memory" } else { "cached" };
-        println!("{place} {:5} {n}x{k} T{tokens}: {gb_s:6.1} GB/s, {:3.0} % of read", format.name, 100.0 * gb_s / limit_gb_s);
+        println!(
+            "{place} {:5} {n}x{k} T{tokens}: {gb_s:6.1} GB/s, {:3.0} % of read",
+            format.name,
+            100.0 * gb_s / limit_gb_s
+        );
     }
 }
 

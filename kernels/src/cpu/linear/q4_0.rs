@@ -42,10 +42,7 @@ unsafe impl Blocks32 for Q4_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn pair_avx2(
-        a: *const u8,
-        b: *const u8,
-    ) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+    unsafe fn pair_avx2(a: *const u8, b: *const u8) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
         use std::arch::x86_64::*;
         let mask = _mm256_set1_epi8(15);
         // SAFETY: by the caller.

@@ -38,10 +38,7 @@ unsafe impl Blocks32 for Q8_0 {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn pair_avx2(
-        a: *const u8,
-        b: *const u8,
-    ) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+    unsafe fn pair_avx2(a: *const u8, b: *const u8) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
         use std::arch::x86_64::*;
         let zero = _mm256_set1_epi8(-128);
         // SAFETY: by the caller.

@@ -60,16 +60,6 @@ pub fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Sum of a slice, lane by lane.
-#[inline(always)]
-pub fn sum(values: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let full = values.chunks_exact(LANES);
-    let rest: f32 = full.remainder().iter().sum();
-    full.for_each(|v| (0..LANES).for_each(|i| lanes[i] += v[i]));
-    fold(lanes, |a, b| a + b) + rest
-}
-
 /// Largest of a slice and `start`, lane by lane.
 #[inline(always)]
 pub fn largest(values: &[f32], start: f32) -> f32 {

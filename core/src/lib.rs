@@ -2,7 +2,7 @@
 //! protocol.
 //!
 //! Nothing here prints, knows HTTP or MCP, or runs a backend's kernels: kernels live in `crit-kernels`, policies in
-//! `crit-catalog`, dialects in `crit-serve`. `unsafe` is allowed in `files::map` and `protocol::ring` alone.
+//! `crit-catalog`, dialects in `crit-serve`. `unsafe` is allowed in `files::map` alone.
 
 pub mod digest;
 pub mod error;

@@ -65,10 +65,10 @@ pub enum ArchError {
         found: String,
     },
     /// A config key is missing or wrong.
-    #[error("config.json")]
+    #[error(transparent)]
     Config(#[from] JsonError),
     /// Values that are each fine and do not fit each other, or lie outside what is supported.
-    #[error("config.json: `{key}`: {why}")]
+    #[error("the config's `{key}`: {why}")]
     Value {
         /// The key.
         key: String,
@@ -133,8 +133,11 @@ impl Diagnose for ArchError {
                     None => "use a checkpoint of a supported family".into(),
                 })
             }
+            Self::Config(error) => error.hint(),
+            Self::File(error) => error.hint(),
+            Self::Value { key, .. } => Some(format!("correct `{key}`, or use the config that belongs to the weights")),
             Self::Shape { .. } | Self::MissingTensor { .. } => {
-                Some("check that config.json and the weights belong to the same checkpoint".into())
+                Some("check that the config and the weights belong to the same checkpoint".into())
             }
             Self::Unused { .. } => {
                 Some("a checkpoint with tensors nobody reads gives wrong output; report the model".into())

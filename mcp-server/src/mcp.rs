@@ -5,7 +5,7 @@
 
 use crate::guard::{self, Streams};
 use crit_core::error::ErrorKind;
-use crit_tools::{Context, Effect, Entry, ToolError, jobs, tool};
+use crit_tools::{Context, Effect, Entry, ToolError, jobs, schema, tool};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, InitializeResult,
     ListToolsResult, PaginatedRequestParams, ServerCapabilities, Tool, ToolAnnotations,
@@ -141,7 +141,7 @@ pub fn describe(entry: &Entry) -> Tool {
     );
     let mut tool = Tool::new(entry.name, entry.description, Arc::new(entry.input_schema()));
     tool.title = Some(entry.title.into());
-    tool.output_schema = Some(Arc::new(entry.output_schema()));
+    tool.output_schema = Some(Arc::new(schema::short(entry.output_schema())));
     tool.annotations = Some(annotations);
     tool
 }

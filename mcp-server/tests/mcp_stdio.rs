@@ -208,6 +208,22 @@ fn the_real_server_presents_itself() {
         }
     }
     assert_eq!(client.ask("tools/list", json!({}))["result"]["tools"], json!(tools));
+    as_it_was_read(&json!(tools));
+}
+
+/// The whole surface agents see, kept in `tools.json`: every name in it is a promise, so a difference is to be read
+/// before it is accepted (`CRIT_ACCEPT=1` writes the file anew).
+fn as_it_was_read(tools: &Value) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools.json");
+    if std::env::var_os("CRIT_ACCEPT").is_some() {
+        let text = serde_json::to_string_pretty(tools).expect("JSON");
+        std::fs::write(&path, text + "\n").expect("written");
+    }
+    let kept: Value = serde_json::from_slice(&std::fs::read(&path).expect("there")).expect("JSON");
+    for (now, then) in tools.as_array().into_iter().flatten().zip(kept.as_array().into_iter().flatten()) {
+        assert_eq!(now, then, "tests/tools.json differs; read the difference, then accept it with CRIT_ACCEPT=1");
+    }
+    assert_eq!(tools.as_array().map(Vec::len), kept.as_array().map(Vec::len));
 }
 
 fn the_newer_protocol_is_spoken_too() {
@@ -239,7 +255,7 @@ fn what_is_wrong_is_named() {
         ("act", json!({"what": 1}), "`what`"),
         ("act", json!({}), "what"),
         ("act", json!({"waht": "x"}), "did you mean `what`?"),
-        ("atc", json!({}), "did you mean `act`?"),
+        ("actt", json!({}), "did you mean `act`?"),
         ("act_long", json!({"what": "x", "wait_s": -1}), "wait_s"),
         ("job_status", json!({"job_id": "nope"}), "job_status"),
     ] {

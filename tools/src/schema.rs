@@ -32,6 +32,32 @@ pub fn object(schema: Value) -> Map<String, Value> {
     root
 }
 
+/// `root` without what only explains: clients keep the whole list in the model's context, and names carry their units.
+/// What a value must be stays.
+pub fn short(root: Map<String, Value>) -> Map<String, Value> {
+    let mut schema = Value::Object(root);
+    shorten(&mut schema, true);
+    object(schema)
+}
+
+fn shorten(schema: &mut Value, is_root: bool) {
+    let Some(members) = schema.as_object_mut() else { return };
+    members.remove("description");
+    if !is_root {
+        for name in ["default", "minimum", "required"] {
+            members.remove(name);
+        }
+    }
+    if let Some(Value::Object(parts)) = members.get_mut("properties") {
+        parts.values_mut().for_each(|part| shorten(part, false));
+    }
+    for name in ["items", "additionalProperties"] {
+        if let Some(part) = members.get_mut(name) {
+            shorten(part, false);
+        }
+    }
+}
+
 fn mend(schema: &mut Value) {
     if schema.is_boolean() {
         *schema = json!({"type": "object"});

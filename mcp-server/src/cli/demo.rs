@@ -87,8 +87,10 @@ fn candidate(
         false => None,
     };
     let mut arguments = which;
-    arguments["generate_tokens"] = json!(48);
-    arguments["quality_tokens"] = json!(128);
+    // Less than a real evaluation, so that the demo is over soon; what it leaves out is length, no prompt and no path.
+    arguments["generate_tokens"] = json!(32);
+    arguments["repeats"] = json!(2);
+    arguments["quality_tokens"] = json!(96);
     let eval = step(&format!("{name}: eval: speed through the server, quality on every path"), "eval", arguments)?;
     Ok(Shown { name: name.into(), eval, ablation })
 }

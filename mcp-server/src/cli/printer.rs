@@ -187,6 +187,6 @@ mod tests {
     fn an_outline_nests() {
         let mut text = String::new();
         outline(&json!({"a": 1, "b": {"c": "x"}, "d": [{"e": 1, "f": 2}, "y"], "g": []}), 0, &mut text);
-        assert_eq!(text, "a: 1\nb:\n  c: x\nd:\n- e: 1\n  f: 2\n- y\ng: none\n");
+        assert_eq!(text, "a: 1\nb:\n  c: x\nd:\n  - e: 1\n    f: 2\n  - y\ng: none\n");
     }
 }

@@ -216,10 +216,11 @@ mod tests {
     }
 
     impl Model {
-        fn write(&mut self, table: usize, from: usize, to: usize) {
+        /// Writes new values; false if there is no block for a copy of a shared one, and then nothing is written.
+        fn write(&mut self, table: usize, from: usize, to: usize) -> bool {
             let to = to.min(self.tables[table].blocks().len() * 4).min(self.wanted[table].len());
             let from = from.min(to);
-            let Ok(copies) = self.tables[table].unshare(&mut self.pool, from, to) else { return };
+            let Ok(copies) = self.tables[table].unshare(&mut self.pool, from, to) else { return false };
             for (old, fresh) in copies {
                 let cells = self.memory.get(&old).copied().unwrap_or_default();
                 self.memory.insert(fresh, cells);
@@ -230,6 +231,7 @@ mod tests {
                 self.memory.entry(block).or_default()[position % 4] = self.clock;
                 self.wanted[table][position] = self.clock;
             }
+            true
         }
 
         fn apply(&mut self, act: Act) {
@@ -238,7 +240,10 @@ mod tests {
                     let before = self.wanted[t].len();
                     if n > before && self.tables[t].grow(&mut self.pool, n).is_ok() {
                         self.wanted[t].resize(n, 0);
-                        self.write(t, before, n);
+                        if !self.write(t, before, n) {
+                            self.tables[t].truncate(&mut self.pool, before);
+                            self.wanted[t].truncate(before);
+                        }
                     }
                 }
                 Act::Truncate(t, n) => {
@@ -254,7 +259,9 @@ mod tests {
                     self.tables[t] = shared;
                     self.wanted[t] = wanted;
                 }
-                Act::Write(t, from, to) => self.write(t, from, to),
+                Act::Write(t, from, to) => {
+                    self.write(t, from, to);
+                }
                 Act::Clear(t) => {
                     self.tables[t].clear(&mut self.pool);
                     self.wanted[t].clear();

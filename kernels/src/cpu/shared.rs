@@ -69,6 +69,7 @@ impl<'a, T> Shared<'a, T> {
 pub struct Scratch {
     lines: Vec<Line>,
     per_worker: usize,
+    workers: usize,
 }
 
 #[repr(C, align(64))]
@@ -79,7 +80,12 @@ impl Scratch {
     /// `bytes` for each of `workers`.
     pub fn new(workers: usize, bytes: usize) -> Self {
         let per_worker = bytes.div_ceil(64);
-        Self { lines: vec![Line([0; 64]); per_worker * workers], per_worker }
+        Self { lines: vec![Line([0; 64]); per_worker * workers], per_worker, workers }
+    }
+
+    /// Workers it is for.
+    pub fn workers(&self) -> usize {
+        self.workers
     }
 
     /// Bytes a worker has.

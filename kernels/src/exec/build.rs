@@ -134,7 +134,8 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
     });
     let per_sequence = options.max_context.div_ceil(options.block_tokens);
     let blocks = options.blocks.unwrap_or(per_sequence * options.max_batch);
-    let rows = options.max_step_tokens;
+    // A step never holds more than 256 MiB of logits: quality runs ask for them in chunks.
+    let rows = options.max_step_tokens.min(((256 << 20) / (4 * program.vocab.max(1))).max(1));
     check_memory(model, &options, format.as_ref(), blocks, rows)?;
 
     let mut lowered = lower(model, &options, &format)?;
@@ -191,11 +192,14 @@ fn lower(model: &Model, options: &ExecOptions, format: &Arc<dyn KvFormat>) -> Re
     let program = &model.program;
     let mut kernels = Vec::new();
     let turns = Arc::new(base::TurnTables::default());
+    let products = Arc::new(super::Products::default());
     let mut claims = vec![0usize; options.ops.len()];
     for (at, node) in program.nodes(program.step()) {
         let block = &program.blocks[at.place.block];
         let node_lowering = || Lowering {
             turns: turns.clone(),
+            products: products.clone(),
+            threads: options.threads,
             view: NodeView { program, block, place: at.place, node },
             at,
             weights: node.weights.iter().map(|w| model.weight(at.place, *w)).collect(),

@@ -12,9 +12,11 @@ pub mod build;
 pub mod common;
 pub mod executor;
 pub mod kv;
+pub mod products;
 pub mod step;
 
 pub use build::{BuildError, ExecOptions, Style, build};
 pub use executor::CpuExecutor;
 pub use kv::{KvF16, KvF32, KvFormat, KvStore};
+pub use products::Products;
 pub use step::{Kernel, Lowering, OpPlugin, StateKey, StepCx, Values};

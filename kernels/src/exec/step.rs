@@ -7,6 +7,7 @@ use crit_core::model::program::op::NodeView;
 use crit_core::model::program::{Axis, NodeRef, Precision, Program, ValueId};
 use crit_core::runtime::{EngineError, StepBatch};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a state lives in the [`KvStore`]: the block use and the state's index within its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +23,7 @@ pub struct Values {
     buffers: Vec<Vec<f32>>,
     widths: Vec<usize>,
     axes: Vec<Axis>,
+    stamps: Vec<u64>,
     tokens: usize,
     rows: usize,
 }
@@ -37,6 +39,7 @@ impl Values {
             buffers: program.values.iter().map(|v| vec![0.0; size(v)]).collect(),
             widths: program.values.iter().map(|v| v.width).collect(),
             axes: program.values.iter().map(|v| v.axis).collect(),
+            stamps: program.values.iter().map(|_| next_stamp()).collect(),
             tokens: 0,
             rows: 0,
         }
@@ -67,6 +70,7 @@ impl Values {
 
     /// Takes a value's buffer out, so that it can be written while others are read. It must be [`Values::put`] back.
     pub fn take(&mut self, id: ValueId) -> Vec<f32> {
+        self.stamps[id.at()] = next_stamp();
         std::mem::take(&mut self.buffers[id.at()])
     }
 
@@ -75,10 +79,20 @@ impl Values {
         self.buffers[id.at()] = buffer;
     }
 
+    /// A number that stands for what was last written into a value; no two writings in a process have the same.
+    pub fn stamp(&self, id: ValueId) -> u64 {
+        self.stamps[id.at()]
+    }
+
     /// Elements a value has in this step.
     pub fn len(&self, id: ValueId) -> usize {
         self.rows(id) * self.widths[id.at()]
     }
+}
+
+fn next_stamp() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What a kernel works on in a step.
@@ -136,6 +150,10 @@ pub struct Lowering<'a> {
     pub isa: Isa,
     /// Rotation tables of the executor, shared by its ops.
     pub turns: Arc<super::base::TurnTables>,
+    /// Working memory of the executor's matrix products, shared by them all.
+    pub products: Arc<super::products::Products>,
+    /// Threads the kernel will have.
+    pub threads: usize,
     /// How KV rows are stored.
     pub kv: Arc<dyn super::kv::KvFormat>,
 }

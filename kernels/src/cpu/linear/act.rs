@@ -79,15 +79,21 @@ impl ActBuf {
     /// Buffers for up to `elems` elements (tokens times width) in any of `kinds`.
     pub fn with_capacity(elems: usize, kinds: &[ActKind]) -> Self {
         let mut buf = Self::default();
-        if kinds.contains(&ActKind::Bf16) {
-            buf.bf16.reserve_exact(elems);
-        }
-        if kinds.iter().any(|kind| kind.block() > 1) {
-            buf.codes.reserve_exact(elems);
-            buf.scales.reserve_exact(elems / 32);
-            buf.sums.reserve_exact(elems / 16);
-        }
+        kinds.iter().for_each(|kind| buf.reserve(*kind, elems));
         buf
+    }
+
+    /// Makes room for `elems` elements in all (tokens times width) in the form `kind`.
+    pub fn reserve(&mut self, kind: ActKind, elems: usize) {
+        match kind {
+            ActKind::F32 => {}
+            ActKind::Bf16 => grow(&mut self.bf16, elems),
+            ActKind::Q8x32 | ActKind::Q8x256 => {
+                grow(&mut self.codes, elems);
+                grow(&mut self.scales, elems / kind.block());
+                grow(&mut self.sums, elems / 16);
+            }
+        }
     }
 
     /// Bytes held.
@@ -162,6 +168,10 @@ impl ActBuf {
             quantise::<B>(isa, &x[start..start + len], codes, scales, sums);
         })
     }
+}
+
+fn grow<T>(buf: &mut Vec<T>, len: usize) {
+    buf.reserve_exact(len.saturating_sub(buf.len()));
 }
 
 /// Grows without giving memory back, so that a later step of the same size allocates nothing.

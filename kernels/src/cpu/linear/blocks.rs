@@ -44,13 +44,9 @@ struct Token {
 }
 
 fn token(act: &Act<'_>, t: usize) -> Token {
-    let ActData::Q8 { block, codes, scales, sums } = act.data else { unreachable!("checked before the run") };
-    let k = act.k;
-    Token {
-        codes: codes[t * k..].as_ptr(),
-        scales: scales[t * k / block..].as_ptr(),
-        sums: sums[t * k / 16..].as_ptr(),
-    }
+    let ActData::Q8 { codes, scales, sums, .. } = act.data else { unreachable!("checked before the run") };
+    let at = t * act.k;
+    Token { codes: codes[at..].as_ptr(), scales: scales[at / 32..].as_ptr(), sums: sums[at / 16..].as_ptr() }
 }
 
 impl Token {
@@ -79,8 +75,20 @@ impl Token {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline]
 fn tokens<const N: usize>(act: &Act<'_>, t: usize) -> [Token; N] {
-    std::array::from_fn(|i| token(act, t + i))
+    // The last token is looked up for its bounds; the others lie evenly before it.
+    token(act, t + N - 1);
+    let mut all = [token(act, t); N];
+    for i in 1..N {
+        let last = all[i - 1];
+        all[i] = Token {
+            codes: last.codes.wrapping_add(act.k),
+            scales: last.scales.wrapping_add(act.k / 32),
+            sums: last.sums.wrapping_add(act.k / 16),
+        };
+    }
+    all
 }
 
 pub(super) fn dequant<F: Blocks32>(bytes: &[u8], out: &mut [f32]) {
@@ -141,7 +149,7 @@ fn portable<F: Blocks32>(work: &Work<'_>) {
 mod x86 {
     use super::super::panel::ROWS;
     use super::super::panel::x86::{four_codes, halves16, interleave, panel_rows};
-    use super::super::rows::x86::{dwords, halves, low_halves, prefetch, sum4x2, sum8};
+    use super::super::rows::x86::{ahead, dwords, halves, low_halves, prefetch, sum4x2, sum8};
     use super::*;
     use std::arch::x86_64::*;
 
@@ -174,7 +182,7 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn tile_vnni<F: Blocks32, const N: usize>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
         let mut rows = *rows;
-        let mut next = work.row(row).wrapping_add(GROUP * work.weight.format.row_bytes(work.act.k));
+        let mut next = work.row(row).wrapping_add(ahead(work.row_bytes));
         let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm256_setzero_ps(); N];
         for _ in 0..work.act.k / 32 {

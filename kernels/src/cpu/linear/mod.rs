@@ -163,6 +163,8 @@ pub struct Product<'a> {
 struct Work<'a> {
     isa: Isa,
     weight: Matrix<'a>,
+    /// Bytes of a row of the weight.
+    row_bytes: usize,
     first: usize,
     rows: usize,
     act: Act<'a>,
@@ -173,8 +175,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Pointer to the bytes of a row.
     fn row(&self, row: usize) -> *const u8 {
-        let bytes = self.weight.format.row_bytes(self.weight.k);
-        self.weight.data[row * bytes..].as_ptr()
+        self.weight.data[row * self.row_bytes..].as_ptr()
     }
 
     /// Stores the result of `row` and `token`.
@@ -184,15 +185,16 @@ impl Work<'_> {
         unsafe { self.out.set(token * self.weight.n + row, value) }
     }
 
-    /// Stores the results of up to 16 rows from `row` on for one token, those within the chunk.
-    fn store_rows(&self, token: usize, row: usize, values: &[f32]) {
+    /// Stores the results of N rows from `row` on for one token, those within the chunk.
+    fn store_rows<const N: usize>(&self, token: usize, row: usize, values: &[f32; N]) {
         let end = self.first + self.rows;
-        let count = values.len().min(end - row);
+        let count = N.min(end - row);
         // SAFETY: rows of different chunks do not overlap, so no other thread touches these elements.
         let out = unsafe { self.out.part(token * self.weight.n + row, count) };
-        match self.bias {
-            Some(bias) => out.iter_mut().zip(values).zip(&bias[row..]).for_each(|((o, v), b)| *o = v + b),
-            None => out.copy_from_slice(&values[..count]),
+        match (self.bias, out.first_chunk_mut::<N>()) {
+            (Some(bias), _) => out.iter_mut().zip(values).zip(&bias[row..]).for_each(|((o, v), b)| *o = v + b),
+            (None, Some(whole)) => *whole = *values,
+            (None, None) => out.copy_from_slice(&values[..count]),
         }
     }
 }
@@ -235,7 +237,9 @@ fn multiply_with<'a>(
         check(isa, scratch, &act, product);
         let panel = if act.tokens >= PANEL_TOKENS { (weight.format.panel)(isa) } else { None };
         let rows = chunk_rows(&weight, panel.is_some(), pool.threads());
-        let work = Work { isa, weight, first: 0, rows, act, bias: product.bias, out: Shared::new(product.out) };
+        let row_bytes = weight.format.row_bytes(weight.k);
+        let out = Shared::new(product.out);
+        let work = Work { isa, weight, row_bytes, first: 0, rows, act, bias: product.bias, out };
         works.push((work, chunks, panel));
         chunks += weight.n.div_ceil(rows);
     }

@@ -73,6 +73,13 @@ pub(super) mod x86 {
         low_halves(_mm256_srli_epi32::<16>(dwords))
     }
 
+    /// How far in front of a group of rows to ask for bytes: whole groups, and far enough for memory to answer in time.
+    #[inline(always)]
+    pub(in super::super) fn ahead(row_bytes: usize) -> usize {
+        let group = 8 * row_bytes;
+        group * (12_288 / group.max(1)).max(1)
+    }
+
     /// Asks for the next `BYTES` bytes of the group of rows that follows: while one group is multiplied, the next comes
     /// from memory in order, which the hardware's prefetcher does not see in eight short interleaved streams.
     #[inline(always)]

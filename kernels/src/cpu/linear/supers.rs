@@ -65,13 +65,9 @@ struct Token {
 }
 
 fn token(act: &Act<'_>, t: usize) -> Token {
-    let ActData::Q8 { block, codes, scales, sums } = act.data else { unreachable!("checked before the run") };
-    let k = act.k;
-    Token {
-        codes: codes[t * k..].as_ptr(),
-        scales: scales[t * k / block..].as_ptr(),
-        sums: sums[t * k / 16..].as_ptr(),
-    }
+    let ActData::Q8 { codes, scales, sums, .. } = act.data else { unreachable!("checked before the run") };
+    let at = t * act.k;
+    Token { codes: codes[at..].as_ptr(), scales: scales[at / ELEMS..].as_ptr(), sums: sums[at / 16..].as_ptr() }
 }
 
 impl Token {
@@ -88,8 +84,20 @@ impl Token {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline]
 fn tokens<const N: usize>(act: &Act<'_>, t: usize) -> [Token; N] {
-    std::array::from_fn(|i| token(act, t + i))
+    // The last token is looked up for its bounds; the others lie evenly before it.
+    token(act, t + N - 1);
+    let mut all = [token(act, t); N];
+    for i in 1..N {
+        let last = all[i - 1];
+        all[i] = Token {
+            codes: last.codes.wrapping_add(act.k),
+            scales: last.scales.wrapping_add(act.k / ELEMS),
+            sums: last.sums.wrapping_add(act.k / 16),
+        };
+    }
+    all
 }
 
 fn factors<F: Super256>(block: &[u8]) -> (f32, f32) {
@@ -172,7 +180,7 @@ mod x86 {
     use super::super::blocks::{store8, store16, token_tiles};
     use super::super::panel::ROWS;
     use super::super::panel::x86::{four_codes, halves16, interleave, panel_rows};
-    use super::super::rows::x86::{dwords, halves, high_halves, low_halves, prefetch, sum8};
+    use super::super::rows::x86::{ahead, dwords, halves, high_halves, low_halves, prefetch, sum8};
     use super::*;
     use std::arch::x86_64::*;
 
@@ -286,7 +294,7 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn tile_vnni<F: Super256, const N: usize>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
         let mut rows = *rows;
-        let mut next = work.row(row).wrapping_add(GROUP * work.weight.format.row_bytes(work.act.k));
+        let mut next = work.row(row).wrapping_add(ahead(work.row_bytes));
         let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm256_setzero_ps(); N];
         for _ in 0..work.act.k / ELEMS {

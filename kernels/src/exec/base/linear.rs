@@ -1,15 +1,16 @@
 //! `linear` on weights as stored.
 //!
-//! The forms an activation is multiplied in (bf16, 8-bit codes) are made once per op; weights stay where the file is
-//! mapped. A weight in a format without a kernel is dequantised row by row by the exact product.
+//! The forms an activation is multiplied in (bf16, 8-bit codes) are shared by the products that read it; weights stay
+//! where the file is mapped. A weight in a format without a kernel is dequantised row by row by the exact product.
 
 use crate::cpu::Isa;
-use crate::cpu::linear::{ActBuf, Matrix, Product, StoredFormat, format, multiply};
-use crate::cpu::shared::Scratch;
+use crate::cpu::linear::{Matrix, Product, StoredFormat, format};
+use crate::exec::products::Products;
 use crate::exec::step::{Kernel, Lowering, StepCx};
 use crit_core::files::StoredTensor;
 use crit_core::model::program::ValueId;
 use crit_core::runtime::EngineError;
+use std::sync::Arc;
 
 struct Linear {
     isa: Isa,
@@ -18,8 +19,8 @@ struct Linear {
     bias: Option<Vec<f32>>,
     from: ValueId,
     out: ValueId,
-    act: ActBuf,
-    scratch: Option<Scratch>,
+    products: Arc<Products>,
+    threads: usize,
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
@@ -36,8 +37,8 @@ pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> 
         bias,
         from: n.reads[0],
         out: n.writes[0],
-        act: ActBuf::default(),
-        scratch: None,
+        products: node.products,
+        threads: node.threads,
         weight,
     }))
 }
@@ -48,26 +49,16 @@ impl Kernel for Linear {
     }
 
     fn prepare(&mut self, tokens: usize, _: usize) -> Result<u64, EngineError> {
-        let k = self.weight.row_len();
-        let kind = (self.format.act)(self.isa);
-        self.act = ActBuf::with_capacity(tokens * k, &[kind]);
-        Ok(self.act.bytes() as u64)
+        Ok(self.products.reserve(self.isa, self.format, self.weight.row_len(), tokens, self.threads))
     }
 
     fn enqueue(&mut self, cx: &mut StepCx<'_>) -> Result<(), EngineError> {
         let (n, k) = (self.weight.rows(), self.weight.row_len());
         let t = cx.values.rows(self.out);
-        let threads = cx.pool.threads();
-        let scratch = self.scratch.get_or_insert_with(|| Scratch::new(threads, self.format.scratch_bytes(k, self.isa)));
         let mut out = cx.values.take(self.out);
-        let x = cx.values.get(self.from);
         let weight = Matrix::new(self.format, n, k, self.weight.bytes()).expect("lowering checked sizes and format");
-        let mut run = || {
-            let act = self.act.fill((self.format.act)(self.isa), x, k, self.isa, cx.pool)?;
-            let product = Product { weight, bias: self.bias.as_deref(), out: &mut out[..t * n] };
-            multiply(self.isa, cx.pool, scratch, act, &mut [product])
-        };
-        let done = run();
+        let product = Product { weight, bias: self.bias.as_deref(), out: &mut out[..t * n] };
+        let done = self.products.run(self.isa, cx.pool, cx.values, self.from, &mut [product]);
         cx.values.put(self.out, out);
         done.map_err(|e| EngineError::Kernel { op: "linear".into(), message: e.to_string() })
     }

@@ -60,6 +60,8 @@ fn run(plugin: &dyn OpPlugin, case: &Case, pool: &Pool) -> Result<Option<Outputs
     let view = NodeView { program, block, place, node: &block.ops[0] };
     let lowering = Lowering {
         turns: Default::default(),
+        products: Default::default(),
+        threads: pool.threads(),
         view,
         at: NodeRef { use_index: 0, op_index: 0, place },
         weights: case.weights.clone(),

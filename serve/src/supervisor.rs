@@ -304,6 +304,7 @@ impl Keeper {
 
     /// Waits for the end of a host, asking for its counters and checking its progress meanwhile.
     fn attend(&self, host: &Host, serial: u64) -> Ending {
+        host.ask_for_stats();
         loop {
             match self.inbox.recv_timeout(self.settings.stats_every.min(self.settings.hang_after)) {
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ending::Stop,

@@ -234,6 +234,15 @@ fn silence_is_filled_with_comments() {
 }
 
 #[test]
+fn a_new_hosts_counters_are_asked_for_at_once() {
+    let engine = obeying();
+    let mut config = config();
+    config.supervision.stats_every = Duration::from_secs(3600);
+    let (_server, client) = serve_with(config, &engine);
+    eventually("its blocks are known", || client.metric("crit_kv_blocks") == 10.0);
+}
+
+#[test]
 fn models_are_listed_with_aliases() {
     let engine = obeying();
     let mut config = config();

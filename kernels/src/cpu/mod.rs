@@ -3,6 +3,7 @@
 //! Kernels here know slices, sizes and an [`Isa`]; programs and tables belong to the executor ([`crate::exec`]).
 
 pub mod codes;
+pub mod halves;
 pub mod isa;
 pub mod linear;
 pub mod pool;

@@ -6,10 +6,9 @@
 //! format may be as clever as it likes within a block.
 
 use super::step::StateKey;
+use crate::cpu::{Isa, halves};
 use crit_core::model::program::{Program, StateKind};
 use crit_core::runtime::SeqStep;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -64,26 +63,11 @@ impl KvFormat for KvF16 {
     }
 
     fn write(&self, row: &[f32], out: &mut [u8]) {
-        const CHUNK: usize = 64;
-        let (mut held, mut halves) = ([0.0f32; CHUNK], [f16::ZERO; CHUNK]);
-        for (row, out) in row.chunks(CHUNK).zip(out.chunks_mut(2 * CHUNK)) {
-            let (held, halves) = (&mut held[..row.len()], &mut halves[..row.len()]);
-            let largest = f16::MAX.to_f32();
-            held.iter_mut().zip(row).for_each(|(h, v)| *h = v.clamp(-largest, largest));
-            halves.convert_from_f32_slice(held);
-            out.copy_from_slice(bytemuck::cast_slice(halves));
-        }
+        halves::narrow(Isa::detect(), row, out);
     }
 
     fn read(&self, rows: &[u8], _: usize, out: &mut [f32]) {
-        match bytemuck::try_cast_slice::<u8, f16>(rows) {
-            Ok(halves) => halves.convert_to_f32_slice(out),
-            Err(_) => {
-                for (pair, out) in rows.chunks_exact(2).zip(out) {
-                    *out = f16::from_le_bytes([pair[0], pair[1]]).to_f32();
-                }
-            }
-        }
+        halves::widen(Isa::detect(), rows, out);
     }
 }
 

@@ -42,6 +42,7 @@ pub struct ActBuf {
     codes: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i16>,
+    block_sums: Vec<f32>,
 }
 
 /// A borrowed form, ready to multiply with.
@@ -62,7 +63,7 @@ pub enum ActData<'a> {
     F32(&'a [f32]),
     /// `[tokens][k]`, bf16 bits.
     Bf16(&'a [u16]),
-    /// Codes `[tokens][k]`, scales `[tokens][k / block]`, sums of codes `[tokens][k / 16]`.
+    /// Codes `[tokens][k]`, scales and sums of codes `[tokens][k / block]`, sums of codes `[tokens][k / 16]`.
     Q8 {
         /// Elements that share a scale.
         block: usize,
@@ -72,6 +73,8 @@ pub enum ActData<'a> {
         scales: &'a [f32],
         /// Sums of 16 codes each.
         sums: &'a [i16],
+        /// Sums of a block's codes, whole numbers.
+        block_sums: &'a [f32],
     },
 }
 
@@ -91,6 +94,7 @@ impl ActBuf {
             ActKind::Q8x32 | ActKind::Q8x256 => {
                 grow(&mut self.codes, elems);
                 grow(&mut self.scales, elems / kind.block());
+                grow(&mut self.block_sums, elems / kind.block());
                 grow(&mut self.sums, elems / 16);
             }
         }
@@ -98,7 +102,11 @@ impl ActBuf {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.bf16.capacity() * 2 + self.codes.capacity() + self.scales.capacity() * 4 + self.sums.capacity() * 2
+        self.bf16.capacity() * 2
+            + self.codes.capacity()
+            + self.scales.capacity() * 4
+            + self.block_sums.capacity() * 4
+            + self.sums.capacity() * 2
     }
 
     /// Puts `x`, `[tokens][k]`, into the form `kind`.
@@ -137,6 +145,7 @@ impl ActBuf {
                 codes: &self.codes[..x.len()],
                 scales: &self.scales[..x.len() / kind.block()],
                 sums: &self.sums[..x.len() / 16],
+                block_sums: &self.block_sums[..x.len() / kind.block()],
             },
         };
         Act { tokens: x.len() / k, k, data }
@@ -157,15 +166,25 @@ impl ActBuf {
         resize(&mut self.codes, x.len());
         resize(&mut self.scales, x.len() / B);
         resize(&mut self.sums, x.len() / 16);
-        let (codes, scales, sums) =
-            (Shared::new(&mut self.codes), Shared::new(&mut self.scales), Shared::new(&mut self.sums));
+        resize(&mut self.block_sums, x.len() / B);
+        let (codes, scales) = (Shared::new(&mut self.codes), Shared::new(&mut self.scales));
+        let (sums, block_sums) = (Shared::new(&mut self.sums), Shared::new(&mut self.block_sums));
         each_row_range(x.len() / k, k, pool, &|first, rows| {
             let (start, len) = (first * k, rows * k);
             #[expect(unsafe_code, reason = "rows of different chunks do not overlap")]
             // SAFETY: see the reason above.
-            let (codes, scales, sums) =
-                unsafe { (codes.part(start, len), scales.part(start / B, len / B), sums.part(start / 16, len / 16)) };
+            let (codes, scales, sums, block_sums) = unsafe {
+                (
+                    codes.part(start, len),
+                    scales.part(start / B, len / B),
+                    sums.part(start / 16, len / 16),
+                    block_sums.part(start / B, len / B),
+                )
+            };
             quantise::<B>(isa, &x[start..start + len], codes, scales, sums);
+            for (block, sums) in block_sums.iter_mut().zip(sums.chunks_exact(B / 16)) {
+                *block = sums.iter().map(|sum| f32::from(*sum)).sum();
+            }
         })
     }
 }
@@ -301,7 +320,7 @@ mod tests {
             for kind in [ActKind::Q8x32, ActKind::Q8x256] {
                 let mut buf = ActBuf::default();
                 let act = buf.fill(kind, &x, 1024, isa, &pool).unwrap();
-                let ActData::Q8 { block, codes, scales, sums } = act.data else { unreachable!() };
+                let ActData::Q8 { block, codes, scales, sums, .. } = act.data else { unreachable!() };
                 for (i, x) in x.iter().enumerate() {
                     let error = (f32::from(codes[i]) * scales[i / block] - x).abs();
                     // Half a step, and rounding of the two products.

@@ -40,28 +40,16 @@ pub(super) unsafe trait Blocks32: 'static {
 struct Token {
     codes: *const i8,
     scales: *const f32,
-    sums: *const i16,
+    sums: *const f32,
 }
 
 fn token(act: &Act<'_>, t: usize) -> Token {
-    let ActData::Q8 { codes, scales, sums, .. } = act.data else { unreachable!("checked before the run") };
+    let ActData::Q8 { codes, scales, block_sums, .. } = act.data else { unreachable!("checked before the run") };
     let at = t * act.k;
-    Token { codes: codes[at..].as_ptr(), scales: scales[at / 32..].as_ptr(), sums: sums[at / 16..].as_ptr() }
+    Token { codes: codes[at..].as_ptr(), scales: scales[at / 32..].as_ptr(), sums: block_sums[at / 32..].as_ptr() }
 }
 
 impl Token {
-    /// ZERO times the sum of the block's codes. Both factors are small, so nothing wraps.
-    ///
-    /// # Safety
-    /// A block is left.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    unsafe fn zero(self, zero: i32) -> i32 {
-        // SAFETY: a block has two sums.
-        let (a, b) = unsafe { (i32::from(*self.sums), i32::from(*self.sums.add(1))) };
-        zero.wrapping_mul(a.wrapping_add(b))
-    }
-
     /// The token from its next block on.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
@@ -69,7 +57,7 @@ impl Token {
         Self {
             codes: self.codes.wrapping_add(32),
             scales: self.scales.wrapping_add(1),
-            sums: self.sums.wrapping_add(2),
+            sums: self.sums.wrapping_add(1),
         }
     }
 }
@@ -85,7 +73,7 @@ fn tokens<const N: usize>(act: &Act<'_>, t: usize) -> [Token; N] {
         all[i] = Token {
             codes: last.codes.wrapping_add(act.k),
             scales: last.scales.wrapping_add(act.k / 32),
-            sums: last.sums.wrapping_add(act.k / 16),
+            sums: last.sums.wrapping_add(act.k / 32),
         };
     }
     all
@@ -181,7 +169,8 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn tile_vnni<F: Blocks32, const N: usize>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
-        let mut rows = *rows;
+        // One offset serves all rows: stepping eight pointers would cost as much as a vector of products.
+        let mut at = 0;
         let mut next = work.row(row).wrapping_add(ahead(work.row_bytes));
         let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm256_setzero_ps(); N];
@@ -191,9 +180,9 @@ mod x86 {
                 prefetch_step::<F>(&mut next);
                 let mut codes = [(_mm256_setzero_si256(), _mm256_setzero_si256()); 4];
                 for r in 0..4 {
-                    codes[r] = F::pair_avx2(rows[r], rows[r + 4]);
+                    codes[r] = F::pair_avx2(rows[r].wrapping_add(at), rows[r + 4].wrapping_add(at));
                 }
-                let scale = low_halves(dwords(&rows, 0));
+                let scale = low_halves(dwords(rows, at));
                 for i in 0..N {
                     let low = _mm256_broadcastsi128_si256(_mm_loadu_si128(x[i].codes.cast()));
                     let high = _mm256_broadcastsi128_si256(_mm_loadu_si128(x[i].codes.add(16).cast()));
@@ -202,17 +191,21 @@ mod x86 {
                         p[r] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes[r].0, low);
                         p[r] = _mm256_dpbusd_epi32(p[r], codes[r].1, high);
                     }
-                    let sum = _mm256_sub_epi32(sum4x2(&p), _mm256_set1_epi32(x[i].zero(F::ZERO)));
-                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps(*x[i].scales));
-                    acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc[i]);
+                    let sum = around_zero::<F>(_mm256_cvtepi32_ps(sum4x2(&p)), *x[i].sums);
+                    acc[i] = _mm256_fmadd_ps(sum, _mm256_mul_ps(scale, _mm256_set1_ps(*x[i].scales)), acc[i]);
                     x[i] = x[i].next();
                 }
-                for r in 0..GROUP {
-                    rows[r] = rows[r].wrapping_add(F::BYTES);
-                }
+                at = usize::wrapping_add(at, F::BYTES);
             }
         }
         store8(work, row, t, &acc);
+    }
+
+    /// Σ code * x_code to Σ (code - ZERO) * x_code. All are whole numbers below 2^24, so nothing is rounded.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn around_zero<F: Blocks32>(sum: __m256, x_sum: f32) -> __m256 {
+        _mm256_fnmadd_ps(_mm256_set1_ps(F::ZERO as f32), _mm256_set1_ps(x_sum), sum)
     }
 
     #[inline(always)]
@@ -260,12 +253,12 @@ mod x86 {
                 for r in 0..GROUP {
                     p[r] = dot_avx2::<F>(F::codes_avx2(rows[r]), xs);
                 }
-                let mut sum = sum8(&p);
+                let mut sum = _mm256_cvtepi32_ps(sum8(&p));
                 if F::ZERO != 128 {
-                    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(x.zero(F::ZERO)));
+                    sum = around_zero::<F>(sum, *x.sums);
                 }
                 let scale = _mm256_mul_ps(halves(&rows, 0), _mm256_set1_ps(*x.scales));
-                acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, acc);
+                acc = _mm256_fmadd_ps(sum, scale, acc);
                 x = x.next();
                 for r in 0..GROUP {
                     rows[r] = rows[r].wrapping_add(F::BYTES);
@@ -328,9 +321,6 @@ mod x86 {
             // SAFETY: one more block of the panel and of N tokens, as many as there are.
             unsafe {
                 let mut sum = [_mm512_setzero_si512(); N];
-                for i in 0..N {
-                    sum[i] = _mm512_set1_epi32(-x[i].zero(F::ZERO));
-                }
                 for q in 0..8 {
                     let w = _mm512_load_si512(codes.add(q * 64).cast());
                     for i in 0..N {
@@ -340,7 +330,9 @@ mod x86 {
                 let scale = _mm512_load_ps(scales);
                 for i in 0..N {
                     let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x[i].scales));
-                    acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i]), scale, acc[i]);
+                    let sum = _mm512_cvtepi32_ps(sum[i]);
+                    let sum = _mm512_fnmadd_ps(_mm512_set1_ps(F::ZERO as f32), _mm512_set1_ps(*x[i].sums), sum);
+                    acc[i] = _mm512_fmadd_ps(sum, scale, acc[i]);
                     x[i] = x[i].next();
                 }
                 (codes, scales) = (codes.add(512), scales.add(16));

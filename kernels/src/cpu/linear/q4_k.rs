@@ -60,4 +60,9 @@ unsafe impl Super256 for Q4K {
         // SAFETY: by the caller.
         unsafe { supers::six_bit_small_avx2(block.add(4)) }
     }
+
+    unsafe fn small_bytes(block: *const u8) -> (u64, u64) {
+        // SAFETY: by the caller.
+        unsafe { supers::six_bit_bytes(block.add(4)) }
+    }
 }

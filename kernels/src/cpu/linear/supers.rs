@@ -55,6 +55,14 @@ pub(super) unsafe trait Super256: 'static {
     /// `BYTES` bytes can be read at `block`, and the machine has AVX2.
     #[cfg(target_arch = "x86_64")]
     unsafe fn small_avx2(block: *const u8) -> (__m256i, __m256i);
+    /// Eight scales and eight minimums, one a byte, of a format whose groups are of 32.
+    ///
+    /// # Safety
+    /// `BYTES` bytes can be read at `block`.
+    unsafe fn small_bytes(block: *const u8) -> (u64, u64) {
+        let _ = block;
+        (0, 0)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -293,7 +301,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
     unsafe fn tile_vnni<F: Super256, const N: usize>(work: &Work<'_>, rows: &[*const u8; GROUP], row: usize, t: usize) {
-        let mut rows = *rows;
+        let mut at = 0;
         let mut next = work.row(row).wrapping_add(ahead(work.row_bytes));
         let mut x = tokens::<N>(&work.act, t);
         let mut acc = [_mm256_setzero_ps(); N];
@@ -302,28 +310,59 @@ mod x86 {
             unsafe {
                 let mut scaled = [[_mm256_setzero_si256(); GROUP]; N];
                 let mut mins = [[_mm256_setzero_si256(); GROUP]; N];
+                let mut sums = [_mm256_setzero_si256(); N];
+                for i in 0..N {
+                    sums[i] = _mm256_loadu_si256(x[i].sums.cast());
+                    if F::SHARE == 32 {
+                        sums[i] = _mm256_madd_epi16(sums[i], _mm256_set1_epi16(1));
+                    }
+                }
                 for r in 0..GROUP {
-                    prefetch::<256>(next);
+                    let block = rows[r].wrapping_add(at);
+                    if F::BYTES <= 192 {
+                        prefetch::<192>(next)
+                    } else {
+                        prefetch::<256>(next)
+                    }
                     next = next.wrapping_add(F::BYTES);
-                    let codes = F::codes_avx2(rows[r]);
-                    let (scale, min) = F::small_avx2(rows[r]);
-                    let scale = spread_all(scale);
+                    let codes = F::codes_avx2(block);
+                    // Written out here: as a function the compiler would call it, which empties all registers.
+                    let (scale, min) = if F::SHARE == 32 {
+                        let (scales, mins) = F::small_bytes(block);
+                        let scales = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(scales as i64));
+                        let scales = _mm256_broadcastsi128_si256(scales);
+                        let mut each = [scales; 8];
+                        for j in 0..8 {
+                            // Bytes 2j and 2j + 1 of the eight 16-bit scales, in every 16-bit lane.
+                            let pick = _mm256_set1_epi16((0x0100 + j * 0x0202) as i16);
+                            each[j] = _mm256_shuffle_epi8(scales, pick);
+                        }
+                        (each, _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(mins as i64)))
+                    } else {
+                        let (scales, mins) = F::small_avx2(block);
+                        (spread_all(scales), mins)
+                    };
                     for i in 0..N {
-                        let mut sum = _mm256_setzero_si256();
+                        // Two chains, each half as long.
+                        let mut sum = [_mm256_setzero_si256(); 2];
                         for j in 0..8 {
                             let xs = _mm256_loadu_si256(x[i].codes.add(j * 32).cast());
-                            sum = _mm256_dpwssd_epi32(sum, _mm256_maddubs_epi16(codes[j], xs), scale[j]);
+                            sum[j % 2] = _mm256_dpwssd_epi32(sum[j % 2], _mm256_maddubs_epi16(codes[j], xs), scale[j]);
                         }
-                        scaled[i][r] = sum;
-                        mins[i][r] = _mm256_madd_epi16(min, _mm256_loadu_si256(x[i].sums.cast()));
+                        scaled[i][r] = _mm256_add_epi32(sum[0], sum[1]);
+                        // Eight products, of 32-bit pairs of sums or of sums themselves, that add up to the same.
+                        mins[i][r] = match F::SHARE {
+                            32 => _mm256_mullo_epi32(min, sums[i]),
+                            _ => _mm256_madd_epi16(min, sums[i]),
+                        };
                     }
                 }
                 // The factors of Q6_K end the block, so they are read as the upper half of the last four bytes.
                 let (d, dm) = if F::D_AT == F::DM_AT {
-                    let d = high_halves(dwords(&rows, const { F::D_AT.saturating_sub(2) }));
+                    let d = high_halves(dwords(rows, at.wrapping_add(const { F::D_AT.saturating_sub(2) })));
                     (d, d)
                 } else {
-                    let both = dwords(&rows, F::D_AT);
+                    let both = dwords(rows, at.wrapping_add(F::D_AT));
                     (low_halves(both), high_halves(both))
                 };
                 let dm = _mm256_mul_ps(dm, _mm256_set1_ps(F::DM_TIMES));
@@ -335,9 +374,7 @@ mod x86 {
                     acc[i] = _mm256_fnmadd_ps(mins, _mm256_mul_ps(dm, x_scale), acc[i]);
                     x[i] = x[i].next();
                 }
-                for r in 0..GROUP {
-                    rows[r] = rows[r].wrapping_add(F::BYTES);
-                }
+                at = usize::wrapping_add(at, F::BYTES);
             }
         }
         store8(work, row, t, &acc);
@@ -489,7 +526,20 @@ pub(super) fn six_bit_small(packed: &[u8]) -> Small {
     small
 }
 
-/// The same in vectors.
+/// The same as two groups of eight bytes.
+///
+/// # Safety
+/// Twelve bytes can be read at `packed`.
+#[inline(always)]
+pub(super) unsafe fn six_bit_bytes(packed: *const u8) -> (u64, u64) {
+    // SAFETY: by the caller.
+    let [a, b, c] = unsafe { packed.cast::<[u32; 3]>().read_unaligned() };
+    let scales_high = (c & 0x0f0f_0f0f) | ((a >> 6) & 0x0303_0303) << 4;
+    let mins_high = (c >> 4 & 0x0f0f_0f0f) | ((b >> 6) & 0x0303_0303) << 4;
+    (u64::from(a & 0x3f3f_3f3f) | u64::from(scales_high) << 32, u64::from(b & 0x3f3f_3f3f) | u64::from(mins_high) << 32)
+}
+
+/// The same in vectors of 16-bit numbers.
 ///
 /// # Safety
 /// Twelve bytes can be read at `packed`.
@@ -499,11 +549,7 @@ pub(super) fn six_bit_small(packed: &[u8]) -> Small {
 pub(super) unsafe fn six_bit_small_avx2(packed: *const u8) -> (__m256i, __m256i) {
     use std::arch::x86_64::*;
     // SAFETY: by the caller.
-    let [a, b, c] = unsafe { packed.cast::<[u32; 3]>().read_unaligned() };
-    let scales_low = a & 0x3f3f_3f3f;
-    let mins_low = b & 0x3f3f_3f3f;
-    let scales_high = (c & 0x0f0f_0f0f) | ((a >> 6) & 0x0303_0303) << 4;
-    let mins_high = (c >> 4 & 0x0f0f_0f0f) | ((b >> 6) & 0x0303_0303) << 4;
-    let all = _mm_setr_epi32(scales_low as i32, scales_high as i32, mins_low as i32, mins_high as i32);
+    let (scales, mins) = unsafe { six_bit_bytes(packed) };
+    let all = _mm_set_epi64x(mins as i64, scales as i64);
     (_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(all, all)), _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(all, all)))
 }

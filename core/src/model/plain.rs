@@ -5,7 +5,7 @@
 
 use super::Model;
 use super::program::op::{NodeView, PlainCx, PlainKv};
-use super::program::{PlainError, Precision, StateKind};
+use super::program::{PlainError, Precision};
 use crate::runtime::{EngineError, Executor, ExecutorInfo, MemoryUse, SeqStep, StepBatch};
 
 /// Sizes of a plain executor.
@@ -52,7 +52,7 @@ impl PlainExecutor {
             max_context: sizes.max_context,
             max_step_tokens: sizes.max_context,
             max_step_rows: sizes.max_context,
-            kv_row_bytes: kv_rows(&model),
+            kv_row_bytes: program.kv_row_bytes(|dim| dim * 4),
             stored_bytes: model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect(),
             precision: (Precision::F32, Precision::F32),
             memory: MemoryUse {
@@ -130,21 +130,6 @@ impl PlainExecutor {
         }
         Ok(())
     }
-}
-
-fn kv_rows(model: &Model) -> Vec<(usize, usize)> {
-    let mut dims: Vec<usize> = model
-        .program
-        .blocks
-        .iter()
-        .flat_map(|block| &block.states)
-        .flat_map(|state| match state.kind {
-            StateKind::Kv { key_dim, value_dim, .. } => [key_dim, value_dim],
-        })
-        .collect();
-    dims.sort_unstable();
-    dims.dedup();
-    dims.into_iter().map(|dim| (dim, dim * 4)).collect()
 }
 
 impl Executor for PlainExecutor {

@@ -8,8 +8,8 @@ use crate::cpu::{Isa, Pool, PoolError};
 use crate::exact;
 use crit_core::error::{Diagnose, ErrorKind};
 use crit_core::model::Model;
+use crit_core::model::program::Precision;
 use crit_core::model::program::op::NodeView;
-use crit_core::model::program::{Precision, StateKind};
 use crit_core::runtime::{EngineError, ExecutorInfo, MemoryUse};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
         max_context: options.max_context,
         max_step_tokens: options.max_step_tokens,
         max_step_rows: rows,
-        kv_row_bytes: kv_rows(model, format.as_ref()),
+        kv_row_bytes: program.kv_row_bytes(|dim| format.row_bytes(dim)),
         stored_bytes: stored,
         precision: lowered.precision,
         memory,
@@ -294,19 +294,4 @@ fn stored_bytes(model: &Model, kernels: &[Box<dyn Kernel>]) -> Vec<(String, u64)
         model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect();
     out.extend(kernels.iter().flat_map(|k| k.stored_bytes()));
     out.into_iter().collect()
-}
-
-fn kv_rows(model: &Model, format: &dyn KvFormat) -> Vec<(usize, usize)> {
-    let mut dims: Vec<usize> = model
-        .program
-        .blocks
-        .iter()
-        .flat_map(|block| &block.states)
-        .flat_map(|state| match state.kind {
-            StateKind::Kv { key_dim, value_dim, .. } => [key_dim, value_dim],
-        })
-        .collect();
-    dims.sort_unstable();
-    dims.dedup();
-    dims.into_iter().map(|dim| (dim, format.row_bytes(dim))).collect()
 }

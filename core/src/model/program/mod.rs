@@ -226,6 +226,19 @@ impl Program {
         })
     }
 
+    /// Bytes of a key or value row of one head for every head size the program has, ascending by size.
+    pub fn kv_row_bytes(&self, row_bytes: impl Fn(usize) -> usize) -> Vec<(usize, usize)> {
+        let sizes: std::collections::BTreeSet<usize> = self
+            .blocks
+            .iter()
+            .flat_map(|block| &block.states)
+            .flat_map(|state| match state.kind {
+                StateKind::Kv { key_dim, value_dim, .. } => [key_dim, value_dim],
+            })
+            .collect();
+        sizes.into_iter().map(|dim| (dim, row_bytes(dim))).collect()
+    }
+
     /// State bytes one more token of context takes, given the bytes of a key row and of a value row of one head.
     pub fn kv_bytes_per_token(&self, row_bytes: impl Fn(usize) -> usize) -> usize {
         self.step()

@@ -3,6 +3,7 @@
 //! A family fills a [`Dense`] from its config; this file turns it into blocks. A family that differs in more than
 //! these fields writes its own blocks.
 
+use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
 use super::{ArchError, Source, rope::RopeTable};
 use crate::model::program::ops::add::Add;
 use crate::model::program::ops::attention::Attention;
@@ -14,11 +15,7 @@ use crate::model::program::ops::rms_norm::RmsNorm;
 use crate::model::program::ops::rope::{Rope, RopePairs};
 use crate::model::program::ops::select_rows::SelectRows;
 use crate::model::program::ops::softcap::Softcap;
-use crate::model::program::{
-    Axis, Block, BlockUse, Entry, Op, OpNode, Program, Rollback, StateDecl, StateId, StateKind, ValueDecl, ValueId,
-    WeightDecl, WeightId,
-};
-use std::sync::Arc;
+use crate::model::program::{Program, Rollback, StateDecl, StateKind, ValueId};
 
 /// One kind of layer.
 pub struct LayerKind {
@@ -49,6 +46,9 @@ pub const LLAMA_NORMS: NormNames = NormNames {
     before_mlp: "post_attention_layernorm",
     after_mlp: None,
 };
+
+/// Where the tensors of a layer are, in most families.
+pub(super) const LAYER: &str = "model.layers.{layer}.";
 
 /// A dense decoder.
 pub struct Dense {
@@ -166,88 +166,63 @@ impl Dense {
     /// # Errors
     /// The head is missing.
     pub fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
-        let values = self.values();
-        let mut blocks = vec![self.prologue()];
-        blocks.extend(self.kinds.iter().map(|kind| self.layer(kind)));
-        blocks.push(self.epilogue(source.tied_head()?));
-        let mut uses = vec![BlockUse { block: 0, layer: None }];
-        uses.extend(
-            self.layers.iter().enumerate().map(|(layer, kind)| BlockUse { block: 1 + kind, layer: Some(layer) }),
-        );
-        uses.push(BlockUse { block: blocks.len() - 1, layer: None });
-        let program = Program {
-            arch: self.arch,
-            vocab: self.vocab,
-            hidden: self.hidden,
-            layers: self.layers.len(),
-            max_context: self.max_context,
-            values,
-            blocks,
-            entries: vec![Entry { name: "step", uses }],
-            logits: v::LOGITS,
-            skip_prefixes: vec!["rope_freqs."],
-        };
-        program.check()?;
-        Ok(program)
+        let mut builder = ProgramBuilder::new(self.arch);
+        builder.skip("rope_freqs.");
+        let v = self.values(&mut builder);
+        let prologue = builder.add(self.prologue(&v));
+        let kinds: Vec<usize> = self.kinds.iter().map(|kind| builder.add(self.layer(&v, kind))).collect();
+        let epilogue = builder.add(self.epilogue(&v, source.tied_head()?));
+        builder.place(prologue, None);
+        self.layers.iter().enumerate().for_each(|(layer, kind)| builder.place(kinds[*kind], Some(layer)));
+        builder.place(epilogue, None);
+        let sizes =
+            Sizes { vocab: self.vocab, hidden: self.hidden, layers: self.layers.len(), max_context: self.max_context };
+        builder.finish(&sizes, v.logits)
     }
 
-    fn values(&self) -> Vec<ValueDecl> {
-        let tokens = |name, width| ValueDecl { name, axis: Axis::Tokens, width };
-        let rows = |name, width| ValueDecl { name, axis: Axis::Rows, width };
-        vec![
-            tokens("x", self.hidden),
-            tokens("normed", self.hidden),
-            tokens("q", self.heads * self.head_dim),
-            tokens("k", self.kv_heads * self.head_dim),
-            tokens("v", self.kv_heads * self.head_dim),
-            tokens("attended", self.heads * self.head_dim),
-            tokens("sublayer", self.hidden),
-            tokens("gate", self.intermediate),
-            tokens("up", self.intermediate),
-            rows("last", self.hidden),
-            rows("logits", self.vocab),
-        ]
+    fn values(&self, builder: &mut ProgramBuilder) -> Values {
+        Values {
+            x: builder.tokens("x", self.hidden),
+            normed: builder.tokens("normed", self.hidden),
+            q: builder.tokens("q", self.heads * self.head_dim),
+            k: builder.tokens("k", self.kv_heads * self.head_dim),
+            v: builder.tokens("v", self.kv_heads * self.head_dim),
+            attended: builder.tokens("attended", self.heads * self.head_dim),
+            sublayer: builder.tokens("sublayer", self.hidden),
+            gate: builder.tokens("gate", self.intermediate),
+            up: builder.tokens("up", self.intermediate),
+            last: builder.rows("last", self.hidden),
+            logits: builder.rows("logits", self.vocab),
+        }
     }
 
-    fn prologue(&self) -> Block {
-        let mut block = Builder::new("prologue");
+    fn prologue(&self, v: &Values) -> BlockBuilder {
+        let mut block = BlockBuilder::new("prologue");
         let table = block.weight("embed", "model.embed_tokens.weight", &[self.vocab, self.hidden], Some(0));
-        block.op(Embed { scale: self.embed_scale }, &[], &[v::X], &[table]);
-        block.done()
+        block.op(Embed { scale: self.embed_scale }, &[], &[v.x], &[table]);
+        block
     }
 
-    fn layer(&self, kind: &LayerKind) -> Block {
-        let mut block = Builder::new(kind.name);
-        self.norm(&mut block, self.norms.before_attention, v::X, v::NORMED);
-        self.attention(&mut block, kind);
-        self.residual(&mut block, self.norms.after_attention);
-        self.norm(&mut block, self.norms.before_mlp, v::X, v::NORMED);
-        self.mlp(&mut block);
-        self.residual(&mut block, self.norms.after_mlp);
-        block.done()
+    fn layer(&self, v: &Values, kind: &LayerKind) -> BlockBuilder {
+        let mut block = BlockBuilder::under(kind.name, LAYER);
+        self.norm(&mut block, self.norms.before_attention, v.x, v.normed);
+        self.attention(&mut block, v, kind);
+        self.residual(&mut block, v, self.norms.after_attention);
+        self.norm(&mut block, self.norms.before_mlp, v.x, v.normed);
+        self.mlp(&mut block, v);
+        self.residual(&mut block, v, self.norms.after_mlp);
+        block
     }
 
-    fn attention(&self, block: &mut Builder, kind: &LayerKind) {
+    fn attention(&self, block: &mut BlockBuilder, v: &Values, kind: &LayerKind) {
         let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        for (role, out, width) in [("q_proj", v::Q, q_width), ("k_proj", v::K, kv_width), ("v_proj", v::V, kv_width)] {
-            block.linear(
-                role,
-                &format!("self_attn.{role}"),
-                [width, self.hidden],
-                Some(0),
-                self.qkv_bias,
-                v::NORMED,
-                out,
-            );
+        for (role, out, width) in [("q_proj", v.q, q_width), ("k_proj", v.k, kv_width), ("v_proj", v.v, kv_width)] {
+            let map = Map::columns(width, self.hidden).with_bias(self.qkv_bias);
+            block.linear(role, &format!("self_attn.{role}"), map, v.normed, out);
         }
         if self.qk_norm {
-            for (role, value) in [("q_norm", v::Q), ("k_norm", v::K)] {
-                let weight = block.weight(
-                    role,
-                    &format!("model.layers.{{layer}}.self_attn.{role}.weight"),
-                    &[self.head_dim],
-                    None,
-                );
+            for (role, value) in [("q_norm", v.q), ("k_norm", v.k)] {
+                let weight = block.weight(role, &format!("self_attn.{role}.weight"), &[self.head_dim], None);
                 let norm = RmsNorm { group: self.head_dim, eps: self.eps, offset: self.norm_offset };
                 block.op(norm, &[value], &[value], &[weight]);
             }
@@ -259,8 +234,8 @@ impl Dense {
                 magnitude: table.magnitude,
                 pairs: self.pairs,
             };
-            block.op(rope.clone(), &[v::Q], &[v::Q], &[]);
-            block.op(rope, &[v::K], &[v::K], &[]);
+            block.op(rope.clone(), &[v.q], &[v.q], &[]);
+            block.op(rope, &[v.k], &[v.k], &[]);
         }
         let (kv_heads, dim) = (self.kv_heads, self.head_dim);
         let kv = block.state(StateDecl {
@@ -268,7 +243,8 @@ impl Dense {
             kind: StateKind::Kv { heads: kv_heads, key_dim: dim, value_dim: dim, window: kind.window },
             rollback: Rollback::Truncate,
         });
-        block.stateful(KvWrite { heads: kv_heads, key_dim: dim, value_dim: dim }, &[v::K, v::V], &[], kv);
+        let write = KvWrite { heads: kv_heads, key_dim: dim, value_dim: dim };
+        block.node(write, &[v.k, v.v], &[], &[], &[kv]);
         let attention = Attention {
             heads: self.heads,
             kv_heads,
@@ -278,57 +254,50 @@ impl Dense {
             window: kind.window,
             softcap: self.attention_softcap,
         };
-        block.stateful(attention, &[v::Q], &[v::ATTENDED], kv);
-        block.linear(
-            "o_proj",
-            "self_attn.o_proj",
-            [self.hidden, q_width],
-            Some(1),
-            self.o_bias,
-            v::ATTENDED,
-            v::SUBLAYER,
-        );
+        block.node(attention, &[v.q], &[v.attended], &[], &[kv]);
+        let map = Map::gather(self.hidden, q_width).with_bias(self.o_bias);
+        block.linear("o_proj", "self_attn.o_proj", map, v.attended, v.sublayer);
     }
 
-    fn mlp(&self, block: &mut Builder) {
-        for (role, out) in [("gate_proj", v::GATE), ("up_proj", v::UP)] {
-            let shape = [self.intermediate, self.hidden];
-            block.linear(role, &format!("mlp.{role}"), shape, Some(0), self.mlp_bias, v::NORMED, out);
+    fn mlp(&self, block: &mut BlockBuilder, v: &Values) {
+        for (role, out) in [("gate_proj", v.gate), ("up_proj", v.up)] {
+            let map = Map::columns(self.intermediate, self.hidden).with_bias(self.mlp_bias);
+            block.linear(role, &format!("mlp.{role}"), map, v.normed, out);
         }
-        block.op(GatedAct { activation: self.activation }, &[v::GATE, v::UP], &[v::GATE], &[]);
-        let shape = [self.hidden, self.intermediate];
-        block.linear("down_proj", "mlp.down_proj", shape, Some(1), self.mlp_bias, v::GATE, v::SUBLAYER);
+        block.op(GatedAct { activation: self.activation }, &[v.gate, v.up], &[v.gate], &[]);
+        let map = Map::gather(self.hidden, self.intermediate).with_bias(self.mlp_bias);
+        block.linear("down_proj", "mlp.down_proj", map, v.gate, v.sublayer);
     }
 
-    fn norm(&self, block: &mut Builder, name: &'static str, from: ValueId, to: ValueId) {
-        let weight = block.weight(name, &format!("model.layers.{{layer}}.{name}.weight"), &[self.hidden], None);
+    fn norm(&self, block: &mut BlockBuilder, name: &'static str, from: ValueId, to: ValueId) {
+        let weight = block.weight(name, &format!("{name}.weight"), &[self.hidden], None);
         block.op(RmsNorm { group: self.hidden, eps: self.eps, offset: self.norm_offset }, &[from], &[to], &[weight]);
     }
 
-    fn residual(&self, block: &mut Builder, norm: Option<&'static str>) {
+    fn residual(&self, block: &mut BlockBuilder, v: &Values, norm: Option<&'static str>) {
         if let Some(name) = norm {
-            self.norm(block, name, v::SUBLAYER, v::SUBLAYER);
+            self.norm(block, name, v.sublayer, v.sublayer);
         }
-        block.op(Add, &[v::X, v::SUBLAYER], &[v::X], &[]);
+        block.op(Add, &[v.x, v.sublayer], &[v.x], &[]);
     }
 
-    fn epilogue(&self, tied: bool) -> Block {
-        let mut block = Builder::new("epilogue");
-        block.op(SelectRows, &[v::X], &[v::LAST], &[]);
+    fn epilogue(&self, v: &Values, tied: bool) -> BlockBuilder {
+        let mut block = BlockBuilder::new("epilogue");
+        block.op(SelectRows, &[v.x], &[v.last], &[]);
         let norm = block.weight("norm", "model.norm.weight", &[self.hidden], None);
         block.op(
             RmsNorm { group: self.hidden, eps: self.eps, offset: self.norm_offset },
-            &[v::LAST],
-            &[v::LAST],
+            &[v.last],
+            &[v.last],
             &[norm],
         );
         let name = if tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
         let head = block.weight("lm_head", name, &[self.vocab, self.hidden], Some(0));
-        block.op(Linear { bias: false }, &[v::LAST], &[v::LOGITS], &[head]);
+        block.op(Linear { bias: false }, &[v.last], &[v.logits], &[head]);
         if let Some(cap) = self.logit_softcap {
-            block.op(Softcap { cap }, &[v::LOGITS], &[v::LOGITS], &[]);
+            block.op(Softcap { cap }, &[v.logits], &[v.logits], &[]);
         }
-        block.done()
+        block
     }
 }
 
@@ -347,87 +316,17 @@ fn nonzero(value: usize, key: &str) -> Result<usize, ArchError> {
     if value == 0 { Err(ArchError::Value { key: key.into(), why: "must not be 0".into() }) } else { Ok(value) }
 }
 
-/// The values of a dense decoder, in the order [`Dense::values`] declares them.
-mod v {
-    use super::ValueId;
-    pub const X: ValueId = ValueId(0);
-    pub const NORMED: ValueId = ValueId(1);
-    pub const Q: ValueId = ValueId(2);
-    pub const K: ValueId = ValueId(3);
-    pub const V: ValueId = ValueId(4);
-    pub const ATTENDED: ValueId = ValueId(5);
-    pub const SUBLAYER: ValueId = ValueId(6);
-    pub const GATE: ValueId = ValueId(7);
-    pub const UP: ValueId = ValueId(8);
-    pub const LAST: ValueId = ValueId(9);
-    pub const LOGITS: ValueId = ValueId(10);
-}
-
-/// Collects a block.
-struct Builder {
-    block: Block,
-}
-
-impl Builder {
-    fn new(kind: &'static str) -> Self {
-        Self { block: Block { kind, weights: Vec::new(), states: Vec::new(), ops: Vec::new() } }
-    }
-
-    fn weight(&mut self, role: &'static str, tensor: &str, shape: &[usize], shard_axis: Option<usize>) -> WeightId {
-        self.block.weights.push(WeightDecl { role, tensor: tensor.into(), shape: shape.to_vec(), shard_axis });
-        WeightId(self.block.weights.len() as u32 - 1)
-    }
-
-    fn state(&mut self, state: StateDecl) -> StateId {
-        self.block.states.push(state);
-        StateId(self.block.states.len() as u32 - 1)
-    }
-
-    fn op(&mut self, op: impl Op, reads: &[ValueId], writes: &[ValueId], weights: &[WeightId]) {
-        self.node(Arc::new(op), reads, writes, weights, &[]);
-    }
-
-    fn stateful(&mut self, op: impl Op, reads: &[ValueId], writes: &[ValueId], state: StateId) {
-        self.node(Arc::new(op), reads, writes, &[], &[state]);
-    }
-
-    fn node(
-        &mut self,
-        op: Arc<dyn Op>,
-        reads: &[ValueId],
-        writes: &[ValueId],
-        weights: &[WeightId],
-        states: &[StateId],
-    ) {
-        self.block.ops.push(OpNode {
-            op,
-            reads: reads.to_vec(),
-            writes: writes.to_vec(),
-            weights: weights.to_vec(),
-            states: states.to_vec(),
-        });
-    }
-
-    fn linear(
-        &mut self,
-        role: &'static str,
-        module: &str,
-        shape: [usize; 2],
-        shard_axis: Option<usize>,
-        bias: bool,
-        from: ValueId,
-        to: ValueId,
-    ) {
-        let mut weights =
-            vec![self.weight(role, &format!("model.layers.{{layer}}.{module}.weight"), &shape, shard_axis)];
-        if bias {
-            let shard = shard_axis.filter(|axis| *axis == 0);
-            weights.push(self.weight(role, &format!("model.layers.{{layer}}.{module}.bias"), &shape[..1], shard));
-        }
-        self.op(Linear { bias }, &[from], &[to], &weights);
-    }
-
-    fn done(self) -> Block {
-        self.block
-    }
+/// The values of a dense decoder.
+struct Values {
+    x: ValueId,
+    normed: ValueId,
+    q: ValueId,
+    k: ValueId,
+    v: ValueId,
+    attended: ValueId,
+    sublayer: ValueId,
+    gate: ValueId,
+    up: ValueId,
+    last: ValueId,
+    logits: ValueId,
 }

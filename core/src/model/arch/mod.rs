@@ -3,6 +3,7 @@
 //! A family's file reads the config in Hugging Face's keys (GGUF readers translate into them) and describes the
 //! program; it never touches weight data except small tables that belong to the description (GGUF's `rope_freqs`).
 
+mod builder;
 pub mod dense;
 pub mod gemma3;
 pub mod llama;

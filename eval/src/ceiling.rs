@@ -14,7 +14,7 @@
 
 use crate::error::EvalError;
 use crate::limits::{Limits, MemoryLevel};
-use crit_core::model::program::{Axes, BlockUse, Cost, Precision, Program, StoredSizes, entry_cost};
+use crit_core::model::program::{Axes, BlockUse, Cost, Precision, Program, StoredSizes, WeightId, entry_cost};
 use crit_core::protocol::PassCount;
 use crit_core::runtime::ExecutorInfo;
 use serde::{Deserialize, Serialize};
@@ -88,13 +88,8 @@ impl StoredSizes for ModeSizes<'_> {
 }
 
 fn weight_names(program: &Program, place: BlockUse) -> impl Iterator<Item = (String, &[usize])> {
-    program.blocks[place.block].weights.iter().map(move |weight| {
-        let name = match place.layer {
-            Some(layer) => weight.tensor.replace("{layer}", &layer.to_string()),
-            None => weight.tensor.clone(),
-        };
-        (name, weight.shape.as_slice())
-    })
+    let weights = program.blocks[place.block].weights.iter().enumerate();
+    weights.map(move |(i, weight)| (program.tensor_name(place, WeightId(i as u32)), weight.shape.as_slice()))
 }
 
 fn weight_shape<'a>(program: &'a Program, place: BlockUse, tensor: &str) -> Option<&'a [usize]> {
@@ -404,6 +399,7 @@ mod tests {
             tensor: tensor.into(),
             shape: shape.to_vec(),
             shard_axis: None,
+            view: None,
         };
         let node =
             |op: Arc<dyn crit_core::model::program::Op>, reads: &[u32], writes: &[u32], weights, states| OpNode {

@@ -131,6 +131,53 @@ impl StoredTensor {
         }))
     }
 
+    /// Rows `rows` (of a vector: elements) under another name and shape, where they lie.
+    ///
+    /// # Errors
+    /// Rows outside the tensor, elements of a vector stored in blocks, or a shape of another size.
+    pub fn part(&self, name: &str, rows: Range<usize>, shape: &[usize]) -> Result<Self, FileError> {
+        let Inner { stored_name, dtype, file, start, row_bytes, .. } = &*self.0;
+        let (count, size) = match self.shape() {
+            [n] if dtype.block_elems() == 1 => (*n, row_bytes.checked_div(*n).unwrap_or(0)),
+            _ => (self.rows(), *row_bytes),
+        };
+        if rows.start > rows.end || rows.end > count {
+            return Err(FileError::Rows { name: self.name().into(), rows: count, asked: rows.end });
+        }
+        let facts =
+            TensorFacts { name: name.into(), stored_name: stored_name.clone(), dtype: *dtype, shape: shape.to_vec() };
+        if facts.bytes()? != rows.len() * size {
+            return Err(facts.fault(&format!("{} rows of {size} bytes are meant", rows.len())));
+        }
+        Self::new(facts, file.clone(), start + rows.start * size)
+    }
+
+    /// A copy with the last two axes swapped.
+    ///
+    /// # Errors
+    /// Elements stored in blocks, or fewer than two axes.
+    pub fn transposed(&self) -> Result<Self, FileError> {
+        let Inner { name, stored_name, dtype, shape, row_bytes, row_len, .. } = &*self.0;
+        let mut facts =
+            TensorFacts { name: name.clone(), stored_name: stored_name.clone(), dtype: *dtype, shape: shape.clone() };
+        let axes = shape.len();
+        if axes < 2 || dtype.block_elems() != 1 {
+            return Err(facts.fault("it cannot be transposed"));
+        }
+        facts.shape.swap(axes - 2, axes - 1);
+        let (rows, columns) = (shape[axes - 2], *row_len);
+        let size = row_bytes.checked_div(columns).unwrap_or(0);
+        let mut out = Vec::with_capacity(self.bytes().len());
+        for matrix in self.bytes().chunks(rows.max(1) * (*row_bytes).max(1)) {
+            for column in 0..columns {
+                for row in 0..rows {
+                    out.extend_from_slice(&matrix[row * row_bytes + column * size..][..size]);
+                }
+            }
+        }
+        Self::new(facts, Arc::new(Bytes::Owned(out)), 0)
+    }
+
     /// Its name in Hugging Face checkpoints.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -226,6 +273,21 @@ mod tests {
         assert!(matches!(t.dequant_rows(2..4, &mut out), Err(FileError::Rows { asked: 4, .. })));
         assert!(matches!(t.dequant_rows(0..1, &mut out), Err(FileError::Buffer { needed: 2, given: 4, .. })));
         assert_eq!(t.to_f32(), values);
+    }
+
+    #[test]
+    fn parts_and_transposes() {
+        let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let t = StoredTensor::from_f32("w", &[2, 3, 2], &values).unwrap();
+        let part = t.part("w[2..4]", 2..4, &[2, 2]).unwrap();
+        assert_eq!((part.name(), part.to_f32()), ("w[2..4]", vec![4.0, 5.0, 6.0, 7.0]));
+        assert!(t.part("w", 5..7, &[2, 2]).is_err() && t.part("w", 0..2, &[3, 2]).is_err());
+        let swapped = t.transposed().unwrap();
+        assert_eq!(swapped.shape(), [2, 2, 3]);
+        assert_eq!(swapped.to_f32(), [0.0, 2.0, 4.0, 1.0, 3.0, 5.0, 6.0, 8.0, 10.0, 7.0, 9.0, 11.0]);
+        let vector = StoredTensor::from_f32("v", &[4], &values[..4]).unwrap();
+        assert_eq!(vector.part("v", 1..3, &[2]).unwrap().to_f32(), [1.0, 2.0]);
+        assert!(vector.transposed().is_err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub mod program;
 use crate::files::{Checkpoint, StoredTensor};
 use arch::{ArchError, Source};
 use program::{BlockUse, Program, WeightId};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ pub struct Model {
     pub program: Arc<Program>,
     /// Where its weights are.
     pub checkpoint: Arc<Checkpoint>,
+    /// Weights that are parts of stored tensors or transposed ones, by the weight's name.
+    views: Arc<BTreeMap<String, StoredTensor>>,
 }
 
 /// Why a path is not a model that can run.
@@ -72,8 +74,10 @@ impl Model {
             };
             (arch::family(&config)?.program)(&source)?
         };
-        let model = Self { program: Arc::new(program), checkpoint: Arc::new(checkpoint) };
+        let mut model =
+            Self { program: Arc::new(program), checkpoint: Arc::new(checkpoint), views: Arc::new(BTreeMap::new()) };
         let used = model.check_weights()?;
+        model.views = Arc::new(model.make_views()?);
         model.check_all_used(&used)?;
         Ok(model)
     }
@@ -84,21 +88,58 @@ impl Model {
     /// A place or weight of another program.
     pub fn weight(&self, place: BlockUse, weight: WeightId) -> StoredTensor {
         let name = self.program.tensor_name(place, weight);
-        self.checkpoint.tensor(&name).cloned().expect("a bound model has every declared weight")
+        self.tensor(&name).cloned().expect("a bound model has every declared weight")
+    }
+
+    /// A tensor by its name in the checkpoint, or a part of one by the name of the weight it is.
+    pub fn tensor(&self, name: &str) -> Option<&StoredTensor> {
+        self.views.get(name).or_else(|| self.checkpoint.tensor(name))
+    }
+
+    /// Bytes as stored of every tensor and of every weight that is a part of one, by name.
+    pub fn stored_bytes(&self) -> Vec<(String, u64)> {
+        let all = self.checkpoint.tensors().chain(self.views.values());
+        all.map(|tensor| (tensor.name().to_string(), tensor.bytes().len() as u64)).collect()
+    }
+
+    /// Every weight that is not a whole tensor as stored.
+    fn make_views(&self) -> Result<BTreeMap<String, StoredTensor>, ArchError> {
+        let mut views = BTreeMap::new();
+        // One transposed copy serves all weights cut from it.
+        let mut swapped: BTreeMap<String, StoredTensor> = BTreeMap::new();
+        for place in self.program.entries.iter().flat_map(|entry| &entry.uses) {
+            for (i, decl) in self.program.blocks[place.block].weights.iter().enumerate() {
+                let Some(view) = &decl.view else { continue };
+                let (stored, name) = {
+                    let id = WeightId(i as u32);
+                    (self.program.stored_name(*place, id), self.program.tensor_name(*place, id))
+                };
+                let Some(whole) = self.checkpoint.tensor(&stored) else { continue };
+                let whole = match (view.transposed, swapped.get(&stored)) {
+                    (false, _) => whole.clone(),
+                    (true, Some(made)) => made.clone(),
+                    (true, None) => swapped.entry(stored).or_insert(whole.transposed()?).clone(),
+                };
+                let part = whole.part(&name, view.rows.clone(), &decl.shape)?;
+                views.insert(name, part);
+            }
+        }
+        Ok(views)
     }
 
     fn check_weights(&self) -> Result<HashSet<String>, ArchError> {
         let mut used = HashSet::new();
         for place in self.program.entries.iter().flat_map(|entry| &entry.uses) {
             for (i, decl) in self.program.blocks[place.block].weights.iter().enumerate() {
-                let name = self.program.tensor_name(*place, WeightId(i as u32));
+                let name = self.program.stored_name(*place, WeightId(i as u32));
                 let Some(tensor) = self.checkpoint.tensor(&name) else {
                     let why = format!("the `{}` program reads it as `{}`", self.program.arch, decl.role);
                     return Err(ArchError::MissingTensor { name, why });
                 };
-                if tensor.shape() != decl.shape {
+                let expected = decl.view.as_ref().map_or(&decl.shape, |view| &view.stored);
+                if tensor.shape() != expected {
                     let found = tensor.shape().to_vec();
-                    return Err(ArchError::Shape { name, found, expected: decl.shape.clone() });
+                    return Err(ArchError::Shape { name, found, expected: expected.clone() });
                 }
                 if !(tensor.dtype().is_float() || tensor.dtype().is_quantised()) {
                     return Err(ArchError::Format { name, dtype: tensor.dtype().name().to_string() });

@@ -53,7 +53,7 @@ impl PlainExecutor {
             max_step_tokens: sizes.max_context,
             max_step_rows: sizes.max_context,
             kv_row_bytes: program.kv_row_bytes(|dim| dim * 4),
-            stored_bytes: model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect(),
+            stored_bytes: model.stored_bytes(),
             precision: (Precision::F32, Precision::F32),
             memory: MemoryUse {
                 weights_bytes: model.checkpoint.tensors().map(|t| t.bytes().len() as u64).sum(),

@@ -151,7 +151,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
         .kernels
         .iter()
         .flat_map(|k| k.stored_bytes())
-        .filter_map(|(name, _)| model.checkpoint.tensor(&name).map(|t| t.bytes().len() as u64))
+        .filter_map(|(name, _)| model.tensor(&name).map(|t| t.bytes().len() as u64))
         .sum();
     let memory = MemoryUse {
         weights_bytes: weights_bytes(model).saturating_sub(repacked),
@@ -290,8 +290,7 @@ pub fn free_memory_bytes() -> Option<u64> {
 }
 
 fn stored_bytes(model: &Model, kernels: &[Box<dyn Kernel>]) -> Vec<(String, u64)> {
-    let mut out: BTreeMap<String, u64> =
-        model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect();
+    let mut out: BTreeMap<String, u64> = model.stored_bytes().into_iter().collect();
     out.extend(kernels.iter().flat_map(|k| k.stored_bytes()));
     out.into_iter().collect()
 }

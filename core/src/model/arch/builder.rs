@@ -6,12 +6,13 @@
 use super::ArchError;
 use crate::model::program::ops::linear::Linear;
 use crate::model::program::{
-    Axis, Block, BlockUse, Entry, Op, OpNode, Program, StateDecl, StateId, ValueDecl, ValueId, WeightDecl, WeightId,
+    Axis, Block, BlockUse, Entry, Op, OpNode, Program, StateDecl, StateId, ValueDecl, ValueId, View, WeightDecl,
+    WeightId,
 };
 use std::sync::Arc;
 
 /// What a program is besides its blocks.
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// Tokens the head scores.
     pub vocab: usize,
     /// Residual width.
@@ -23,7 +24,7 @@ pub(super) struct Sizes {
 }
 
 /// A program in the making.
-pub(super) struct ProgramBuilder {
+pub(crate) struct ProgramBuilder {
     arch: &'static str,
     values: Vec<ValueDecl>,
     blocks: Vec<Block>,
@@ -33,18 +34,18 @@ pub(super) struct ProgramBuilder {
 
 impl ProgramBuilder {
     /// An empty program with an empty `step` entry.
-    pub(super) fn new(arch: &'static str) -> Self {
+    pub(crate) fn new(arch: &'static str) -> Self {
         let entries = vec![Entry { name: "step", uses: Vec::new() }];
         Self { arch, values: Vec::new(), blocks: Vec::new(), entries, skip_prefixes: Vec::new() }
     }
 
     /// A value with one row a token.
-    pub(super) fn tokens(&mut self, name: &'static str, width: usize) -> ValueId {
+    pub(crate) fn tokens(&mut self, name: &'static str, width: usize) -> ValueId {
         self.value(name, Axis::Tokens, width)
     }
 
     /// A value with one row a wanted position.
-    pub(super) fn rows(&mut self, name: &'static str, width: usize) -> ValueId {
+    pub(crate) fn rows(&mut self, name: &'static str, width: usize) -> ValueId {
         self.value(name, Axis::Rows, width)
     }
 
@@ -60,18 +61,18 @@ impl ProgramBuilder {
     }
 
     /// Adds a block; returns its index for [`ProgramBuilder::place`].
-    pub(super) fn add(&mut self, block: BlockBuilder) -> usize {
+    pub(crate) fn add(&mut self, block: BlockBuilder) -> usize {
         self.blocks.push(block.block);
         self.blocks.len() - 1
     }
 
     /// Appends a block use to the `step` entry.
-    pub(super) fn place(&mut self, block: usize, layer: Option<usize>) {
+    pub(crate) fn place(&mut self, block: usize, layer: Option<usize>) {
         self.place_in("step", block, layer);
     }
 
     /// Appends a block use to an entry, which comes to be if it was not there.
-    pub(super) fn place_in(&mut self, entry: &'static str, block: usize, layer: Option<usize>) {
+    pub(crate) fn place_in(&mut self, entry: &'static str, block: usize, layer: Option<usize>) {
         let place = BlockUse { block, layer };
         match self.entries.iter_mut().find(|e| e.name == entry) {
             Some(entry) => entry.uses.push(place),
@@ -80,7 +81,7 @@ impl ProgramBuilder {
     }
 
     /// Tensors that plain decoding leaves out on purpose.
-    pub(super) fn skip(&mut self, prefix: &'static str) {
+    pub(crate) fn skip(&mut self, prefix: &'static str) {
         self.skip_prefixes.push(prefix);
     }
 
@@ -88,7 +89,7 @@ impl ProgramBuilder {
     ///
     /// # Errors
     /// An invariant of the program does not hold.
-    pub(super) fn finish(self, sizes: &Sizes, logits: ValueId) -> Result<Program, ArchError> {
+    pub(crate) fn finish(self, sizes: &Sizes, logits: ValueId) -> Result<Program, ArchError> {
         let program = Program {
             arch: self.arch,
             vocab: sizes.vocab,
@@ -107,7 +108,7 @@ impl ProgramBuilder {
 }
 
 /// A block in the making.
-pub(super) struct BlockBuilder {
+pub(crate) struct BlockBuilder {
     block: Block,
     /// Put before module names: `model.layers.{layer}.` in layers.
     prefix: &'static str,
@@ -115,42 +116,54 @@ pub(super) struct BlockBuilder {
 
 impl BlockBuilder {
     /// A block whose tensors are named in full: prologue and epilogue.
-    pub(super) fn new(kind: &'static str) -> Self {
+    pub(crate) fn new(kind: &'static str) -> Self {
         Self::under(kind, "")
     }
 
     /// A layer's block; `prefix` stands before every module name and holds `{layer}`.
-    pub(super) fn under(kind: &'static str, prefix: &'static str) -> Self {
+    pub(crate) fn under(kind: &'static str, prefix: &'static str) -> Self {
         let block = Block { kind, weights: Vec::new(), states: Vec::new(), ops: Vec::new() };
         Self { block, prefix }
     }
 
     /// Declares the weight stored as `tensor` (below the block's prefix).
-    pub(super) fn weight(
+    pub(crate) fn weight(
         &mut self,
         role: &'static str,
         tensor: &str,
         shape: &[usize],
         shard_axis: Option<usize>,
     ) -> WeightId {
+        self.view(role, tensor, shape, shard_axis, None)
+    }
+
+    /// Declares the weight that is `view` of what is stored as `tensor` (below the block's prefix).
+    pub(crate) fn view(
+        &mut self,
+        role: &'static str,
+        tensor: &str,
+        shape: &[usize],
+        shard_axis: Option<usize>,
+        view: Option<View>,
+    ) -> WeightId {
         let tensor = format!("{}{tensor}", self.prefix);
-        self.block.weights.push(WeightDecl { role, tensor, shape: shape.to_vec(), shard_axis });
+        self.block.weights.push(WeightDecl { role, tensor, shape: shape.to_vec(), shard_axis, view });
         WeightId(self.block.weights.len() as u32 - 1)
     }
 
     /// Declares a state.
-    pub(super) fn state(&mut self, state: StateDecl) -> StateId {
+    pub(crate) fn state(&mut self, state: StateDecl) -> StateId {
         self.block.states.push(state);
         StateId(self.block.states.len() as u32 - 1)
     }
 
     /// Adds an op without state.
-    pub(super) fn op(&mut self, op: impl Op, reads: &[ValueId], writes: &[ValueId], weights: &[WeightId]) {
+    pub(crate) fn op(&mut self, op: impl Op, reads: &[ValueId], writes: &[ValueId], weights: &[WeightId]) {
         self.node(op, reads, writes, weights, &[]);
     }
 
     /// Adds an op.
-    pub(super) fn node(
+    pub(crate) fn node(
         &mut self,
         op: impl Op,
         reads: &[ValueId],
@@ -168,38 +181,63 @@ impl BlockBuilder {
     }
 
     /// Adds a linear map `[out, in]` stored as `module.weight` and, with `bias`, `module.bias`.
-    pub(super) fn linear(&mut self, role: &'static str, module: &str, map: Map, from: ValueId, to: ValueId) {
-        let Map { shape, shard_axis, bias } = map;
-        let mut weights = vec![self.weight(role, &format!("{module}.weight"), &shape, shard_axis)];
-        if bias {
-            let shard = shard_axis.filter(|axis| *axis == 0);
-            weights.push(self.weight(role, &format!("{module}.bias"), &shape[..1], shard));
+    pub(crate) fn linear(&mut self, role: &'static str, module: &str, map: Map, from: ValueId, to: ValueId) {
+        let [out, input] = map.shape;
+        let (mut weight_view, mut bias_view) = (None, None);
+        if let Some(Stored { outputs, first, transposed }) = map.stored {
+            let rows = first..first + out;
+            let stored = if transposed { vec![input, outputs] } else { vec![outputs, input] };
+            weight_view = Some(View { stored, transposed, rows: rows.clone() });
+            bias_view = Some(View { stored: vec![outputs], transposed: false, rows }).filter(|_| outputs != out);
         }
-        self.op(Linear { bias }, &[from], &[to], &weights);
+        let weight = format!("{module}.weight");
+        let mut weights = vec![self.view(role, &weight, &map.shape, map.shard_axis, weight_view)];
+        if map.bias {
+            let shard = map.shard_axis.filter(|axis| *axis == 0);
+            weights.push(self.view(role, &format!("{module}.bias"), &[out], shard, bias_view));
+        }
+        self.op(Linear { bias: map.bias }, &[from], &[to], &weights);
     }
+}
+
+/// How a linear map lies in a tensor that is not simply `[out, in]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    /// Outputs of the whole stored tensor: those of all maps fused in it.
+    pub(crate) outputs: usize,
+    /// The map's first output among them.
+    pub(crate) first: usize,
+    /// Stored `[in, out]`.
+    pub(crate) transposed: bool,
 }
 
 /// Shape of a linear map.
 #[derive(Clone, Copy)]
-pub(super) struct Map {
+pub(crate) struct Map {
     shape: [usize; 2],
     shard_axis: Option<usize>,
     bias: bool,
+    stored: Option<Stored>,
 }
 
 impl Map {
     /// `[out, in]`, split by outputs in tensor parallelism (what feeds heads or hidden units).
-    pub(super) fn columns(out: usize, input: usize) -> Self {
-        Self { shape: [out, input], shard_axis: Some(0), bias: false }
+    pub(crate) fn columns(out: usize, input: usize) -> Self {
+        Self { shape: [out, input], shard_axis: Some(0), bias: false, stored: None }
     }
 
     /// `[out, in]`, split by inputs (what gathers heads or hidden units).
-    pub(super) fn gather(out: usize, input: usize) -> Self {
-        Self { shape: [out, input], shard_axis: Some(1), bias: false }
+    pub(crate) fn gather(out: usize, input: usize) -> Self {
+        Self { shape: [out, input], shard_axis: Some(1), bias: false, stored: None }
     }
 
     /// The same with a bias if `bias`.
-    pub(super) fn with_bias(self, bias: bool) -> Self {
+    pub(crate) fn with_bias(self, bias: bool) -> Self {
         Self { bias, ..self }
+    }
+
+    /// The same, stored so.
+    pub(crate) fn stored(self, stored: Stored) -> Self {
+        Self { stored: Some(stored), ..self }
     }
 }

@@ -3,19 +3,14 @@
 //! A family fills a [`Dense`] from its config; this file turns it into blocks. A family that differs in more than
 //! these fields writes its own blocks.
 
-use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
+use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
+use super::parts::stream::{self, Ends, Stream, head_name};
+use super::parts::{Attend, AttentionShape, AttentionValues, Mlp, MlpValues, Norm};
 use super::{ArchError, Source, rope::RopeTable};
-use crate::model::program::ops::add::Add;
-use crate::model::program::ops::attention::Attention;
-use crate::model::program::ops::embed::Embed;
-use crate::model::program::ops::gated_act::{Activation, GatedAct};
-use crate::model::program::ops::kv_write::KvWrite;
-use crate::model::program::ops::linear::Linear;
-use crate::model::program::ops::rms_norm::RmsNorm;
-use crate::model::program::ops::rope::{Rope, RopePairs};
-use crate::model::program::ops::select_rows::SelectRows;
+use crate::model::program::Program;
+use crate::model::program::ops::gated_act::Activation;
+use crate::model::program::ops::rope::RopePairs;
 use crate::model::program::ops::softcap::Softcap;
-use crate::model::program::{Program, Rollback, StateDecl, StateKind, ValueId};
 
 /// One kind of layer.
 pub struct LayerKind {
@@ -168,136 +163,72 @@ impl Dense {
     pub fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
         let mut builder = ProgramBuilder::new(self.arch);
         builder.skip("rope_freqs.");
-        let v = self.values(&mut builder);
-        let prologue = builder.add(self.prologue(&v));
+        let ends = Ends { hidden: self.hidden, vocab: self.vocab };
+        let v = Values {
+            stream: ends.values(&mut builder),
+            attention: self.attention().values(&mut builder),
+            mlp: MlpValues::new(&mut builder, self.intermediate),
+        };
+        let prologue = builder.add(ends.embed("model.embed_tokens", self.embed_scale, v.stream));
         let kinds: Vec<usize> = self.kinds.iter().map(|kind| builder.add(self.layer(&v, kind))).collect();
-        let epilogue = builder.add(self.epilogue(&v, source.tied_head()?));
+        let mut epilogue = ends.head(self.norm(), "model.norm", head_name(source.tied_head()?), v.stream);
+        if let Some(cap) = self.logit_softcap {
+            epilogue.op(Softcap { cap }, &[v.stream.logits], &[v.stream.logits], &[]);
+        }
+        let epilogue = builder.add(epilogue);
         builder.place(prologue, None);
         self.layers.iter().enumerate().for_each(|(layer, kind)| builder.place(kinds[*kind], Some(layer)));
         builder.place(epilogue, None);
         let sizes =
             Sizes { vocab: self.vocab, hidden: self.hidden, layers: self.layers.len(), max_context: self.max_context };
-        builder.finish(&sizes, v.logits)
+        builder.finish(&sizes, v.stream.logits)
     }
 
-    fn values(&self, builder: &mut ProgramBuilder) -> Values {
-        Values {
-            x: builder.tokens("x", self.hidden),
-            normed: builder.tokens("normed", self.hidden),
-            q: builder.tokens("q", self.heads * self.head_dim),
-            k: builder.tokens("k", self.kv_heads * self.head_dim),
-            v: builder.tokens("v", self.kv_heads * self.head_dim),
-            attended: builder.tokens("attended", self.heads * self.head_dim),
-            sublayer: builder.tokens("sublayer", self.hidden),
-            gate: builder.tokens("gate", self.intermediate),
-            up: builder.tokens("up", self.intermediate),
-            last: builder.rows("last", self.hidden),
-            logits: builder.rows("logits", self.vocab),
-        }
+    fn attention(&self) -> AttentionShape {
+        let Self { hidden, heads, kv_heads, head_dim, .. } = *self;
+        AttentionShape { hidden, heads, kv_heads, head_dim }
     }
 
-    fn prologue(&self, v: &Values) -> BlockBuilder {
-        let mut block = BlockBuilder::new("prologue");
-        let table = block.weight("embed", "model.embed_tokens.weight", &[self.vocab, self.hidden], Some(0));
-        block.op(Embed { scale: self.embed_scale }, &[], &[v.x], &[table]);
-        block
+    fn mlp(&self) -> Mlp {
+        let Self { hidden, intermediate, activation, mlp_bias: bias, .. } = *self;
+        Mlp { hidden, intermediate, activation, bias }
+    }
+
+    fn norm(&self) -> Norm {
+        Norm::Rms { eps: self.eps, offset: self.norm_offset }
     }
 
     fn layer(&self, v: &Values, kind: &LayerKind) -> BlockBuilder {
         let mut block = BlockBuilder::under(kind.name, LAYER);
-        self.norm(&mut block, self.norms.before_attention, v.x, v.normed);
-        self.attention(&mut block, v, kind);
-        self.residual(&mut block, v, self.norms.after_attention);
-        self.norm(&mut block, self.norms.before_mlp, v.x, v.normed);
-        self.mlp(&mut block, v);
-        self.residual(&mut block, v, self.norms.after_mlp);
-        block
-    }
-
-    fn attention(&self, block: &mut BlockBuilder, v: &Values, kind: &LayerKind) {
-        let (q_width, kv_width) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        for (role, out, width) in [("q_proj", v.q, q_width), ("k_proj", v.k, kv_width), ("v_proj", v.v, kv_width)] {
-            let map = Map::columns(width, self.hidden).with_bias(self.qkv_bias);
-            block.linear(role, &format!("self_attn.{role}"), map, v.normed, out);
-        }
+        let Stream { normed, sublayer, .. } = v.stream;
+        self.enter(&mut block, v, self.norms.before_attention);
+        let shape = self.attention();
+        shape.project(&mut block, "self_attn", self.qkv_bias, normed, v.attention);
         if self.qk_norm {
-            for (role, value) in [("q_norm", v.q), ("k_norm", v.k)] {
-                let weight = block.weight(role, &format!("self_attn.{role}.weight"), &[self.head_dim], None);
-                let norm = RmsNorm { group: self.head_dim, eps: self.eps, offset: self.norm_offset };
-                block.op(norm, &[value], &[value], &[weight]);
-            }
+            shape.norm_heads(&mut block, "self_attn", self.norm(), v.attention);
         }
         if let Some(table) = &kind.rope {
-            let rope = Rope {
-                head_dim: self.head_dim,
-                inv_freq: table.inv_freq.clone(),
-                magnitude: table.magnitude,
-                pairs: self.pairs,
-            };
-            block.op(rope.clone(), &[v.q], &[v.q], &[]);
-            block.op(rope, &[v.k], &[v.k], &[]);
+            shape.rotate(&mut block, table, self.pairs, v.attention);
         }
-        let (kv_heads, dim) = (self.kv_heads, self.head_dim);
-        let kv = block.state(StateDecl {
-            role: "kv",
-            kind: StateKind::Kv { heads: kv_heads, key_dim: dim, value_dim: dim, window: kind.window },
-            rollback: Rollback::Truncate,
-        });
-        let write = KvWrite { heads: kv_heads, key_dim: dim, value_dim: dim };
-        block.node(write, &[v.k, v.v], &[], &[], &[kv]);
-        let attention = Attention {
-            heads: self.heads,
-            kv_heads,
-            key_dim: dim,
-            value_dim: dim,
-            scale: self.attention_scale,
-            window: kind.window,
-            softcap: self.attention_softcap,
-        };
-        block.node(attention, &[v.q], &[v.attended], &[], &[kv]);
-        let map = Map::gather(self.hidden, q_width).with_bias(self.o_bias);
-        block.linear("o_proj", "self_attn.o_proj", map, v.attended, v.sublayer);
-    }
-
-    fn mlp(&self, block: &mut BlockBuilder, v: &Values) {
-        for (role, out) in [("gate_proj", v.gate), ("up_proj", v.up)] {
-            let map = Map::columns(self.intermediate, self.hidden).with_bias(self.mlp_bias);
-            block.linear(role, &format!("mlp.{role}"), map, v.normed, out);
-        }
-        block.op(GatedAct { activation: self.activation }, &[v.gate, v.up], &[v.gate], &[]);
-        let map = Map::gather(self.hidden, self.intermediate).with_bias(self.mlp_bias);
-        block.linear("down_proj", "mlp.down_proj", map, v.gate, v.sublayer);
-    }
-
-    fn norm(&self, block: &mut BlockBuilder, name: &'static str, from: ValueId, to: ValueId) {
-        let weight = block.weight(name, &format!("{name}.weight"), &[self.hidden], None);
-        block.op(RmsNorm { group: self.hidden, eps: self.eps, offset: self.norm_offset }, &[from], &[to], &[weight]);
-    }
-
-    fn residual(&self, block: &mut BlockBuilder, v: &Values, norm: Option<&'static str>) {
-        if let Some(name) = norm {
-            self.norm(block, name, v.sublayer, v.sublayer);
-        }
-        block.op(Add, &[v.x, v.sublayer], &[v.x], &[]);
-    }
-
-    fn epilogue(&self, v: &Values, tied: bool) -> BlockBuilder {
-        let mut block = BlockBuilder::new("epilogue");
-        block.op(SelectRows, &[v.x], &[v.last], &[]);
-        let norm = block.weight("norm", "model.norm.weight", &[self.hidden], None);
-        block.op(
-            RmsNorm { group: self.hidden, eps: self.eps, offset: self.norm_offset },
-            &[v.last],
-            &[v.last],
-            &[norm],
-        );
-        let name = if tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
-        let head = block.weight("lm_head", name, &[self.vocab, self.hidden], Some(0));
-        block.op(Linear { bias: false }, &[v.last], &[v.logits], &[head]);
-        if let Some(cap) = self.logit_softcap {
-            block.op(Softcap { cap }, &[v.logits], &[v.logits], &[]);
-        }
+        let how = Attend { scale: self.attention_scale, window: kind.window, softcap: self.attention_softcap };
+        shape.attend(&mut block, how, v.attention);
+        shape.gather(&mut block, "self_attn.o_proj", self.o_bias, v.attention, sublayer);
+        self.leave(&mut block, v, self.norms.after_attention);
+        self.enter(&mut block, v, self.norms.before_mlp);
+        self.mlp().put(&mut block, "mlp", v.mlp, (normed, sublayer));
+        self.leave(&mut block, v, self.norms.after_mlp);
         block
+    }
+
+    fn enter(&self, block: &mut BlockBuilder, v: &Values, name: &'static str) {
+        self.norm().put(block, name, name, self.hidden, (v.stream.x, v.stream.normed));
+    }
+
+    fn leave(&self, block: &mut BlockBuilder, v: &Values, norm: Option<&'static str>) {
+        if let Some(name) = norm {
+            self.norm().put(block, name, name, self.hidden, (v.stream.sublayer, v.stream.sublayer));
+        }
+        stream::join(block, v.stream);
     }
 }
 
@@ -318,15 +249,7 @@ fn nonzero(value: usize, key: &str) -> Result<usize, ArchError> {
 
 /// The values of a dense decoder.
 struct Values {
-    x: ValueId,
-    normed: ValueId,
-    q: ValueId,
-    k: ValueId,
-    v: ValueId,
-    attended: ValueId,
-    sublayer: ValueId,
-    gate: ValueId,
-    up: ValueId,
-    last: ValueId,
-    logits: ValueId,
+    stream: Stream,
+    attention: AttentionValues,
+    mlp: MlpValues,
 }

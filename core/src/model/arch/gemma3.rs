@@ -5,6 +5,7 @@
 //! norm weights as w and mean 1 + w; GGUF holds 1 + w: the container's storage facts say which.
 
 use super::dense::{Dense, LayerKind, NormNames, known_activation};
+use super::parts::kinds::kinds;
 use super::rope::{OldKeys, table};
 use super::{ArchError, Family, Source};
 use crate::model::program::Program;
@@ -55,21 +56,9 @@ fn cap(source: &Source<'_>, key: &str) -> Result<Option<f32>, ArchError> {
 /// Kind of each layer: from `layer_types`, else every `sliding_window_pattern`-th layer is full.
 fn layer_kinds(source: &Source<'_>, layers: usize) -> Result<Vec<usize>, ArchError> {
     let config = source.config;
-    let wrong = |why: String| ArchError::Value { key: "layer_types".into(), why };
-    let Some(types) = config.opt_str_list("layer_types")? else {
-        let default = config.usize_or("_sliding_window_pattern", 6)?;
-        let pattern = config.usize_or("sliding_window_pattern", default)?.max(1);
-        return Ok((0..layers).map(|i| usize::from((i + 1) % pattern != 0)).collect());
-    };
-    if types.len() != layers {
-        return Err(wrong(format!("{} entries for {layers} layers", types.len())));
-    }
-    types
-        .iter()
-        .map(|kind| match kind.as_str() {
-            "full_attention" => Ok(0),
-            "sliding_attention" => Ok(1),
-            other => Err(wrong(format!("`{other}` is neither full_attention nor sliding_attention"))),
-        })
-        .collect()
+    let default = config.usize_or("_sliding_window_pattern", 6)?;
+    let pattern = config.usize_or("sliding_window_pattern", default)?.max(1);
+    kinds(source, "layer_types", &["full_attention", "sliding_attention"], layers, |i| {
+        usize::from((i + 1) % pattern != 0)
+    })
 }

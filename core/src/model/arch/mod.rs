@@ -7,6 +7,7 @@ mod builder;
 pub mod dense;
 pub mod gemma3;
 pub mod llama;
+mod parts;
 pub mod qwen3;
 pub mod rope;
 

@@ -21,6 +21,7 @@ pub use cost::{Axes, Cost, NodeCost, Precision, SeqAxes, StoredSizes, entry_cost
 pub use op::{Op, PlainCx, PlainError};
 
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::Arc;
 
 macro_rules! index {
@@ -82,6 +83,19 @@ pub struct WeightDecl {
     pub shape: Vec<usize>,
     /// The axis a tensor-parallel split would cut, if any.
     pub shard_axis: Option<usize>,
+    /// Which part of the stored tensor it is, and how that lies, if it is not all of it as stored.
+    pub view: Option<View>,
+}
+
+/// A weight that is a part of a stored tensor (q of a fused qkv), or is stored with its last two axes swapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Shape as stored.
+    pub stored: Vec<usize>,
+    /// Whether the last two axes are swapped: stored `[in, out]`.
+    pub transposed: bool,
+    /// Rows after swapping, over all leading axes; elements of a vector.
+    pub rows: Range<usize>,
 }
 
 /// How a state goes back when drafted tokens are rejected.
@@ -206,8 +220,20 @@ impl Program {
         self.entry("step").expect("a checked program has a step entry")
     }
 
-    /// The checkpoint tensor behind a weight of a block use.
+    /// The name of a weight of a block use: the checkpoint tensor's, and which part of it the weight is, if not all.
     pub fn tensor_name(&self, place: BlockUse, weight: WeightId) -> String {
+        let name = self.stored_name(place, weight);
+        match &self.blocks[place.block].weights[weight.at()].view {
+            None => name,
+            Some(View { transposed, rows, .. }) => {
+                let swapped = if *transposed { "^T" } else { "" };
+                format!("{name}{swapped}[{}..{}]", rows.start, rows.end)
+            }
+        }
+    }
+
+    /// The checkpoint tensor a weight of a block use lies in.
+    pub fn stored_name(&self, place: BlockUse, weight: WeightId) -> String {
         let template = &self.blocks[place.block].weights[weight.at()].tensor;
         match place.layer {
             Some(layer) => template.replace("{layer}", &layer.to_string()),

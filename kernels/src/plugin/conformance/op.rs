@@ -176,6 +176,7 @@ fn case(name: String, op: Arc<dyn Op>, axis: Axis, reads: &[usize], writes: usiz
         tensor: tensor.name().into(),
         shape: tensor.shape().to_vec(),
         shard_axis: None,
+        view: None,
     });
     let block = Block { kind: "layer", weights: decls.collect(), states: Vec::new(), ops: vec![node] };
     let program = Program {

@@ -1,0 +1,59 @@
+//! The gated MLP: down(act(gate x) * up x).
+
+use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
+use crate::model::program::ValueId;
+use crate::model::program::ops::gated_act::{Activation, GatedAct};
+
+/// Sizes and choices of a gated MLP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mlp {
+    /// Residual width.
+    pub(crate) hidden: usize,
+    /// Hidden units.
+    pub(crate) intermediate: usize,
+    /// On the gate.
+    pub(crate) activation: Activation,
+    /// Bias in all three maps.
+    pub(crate) bias: bool,
+}
+
+/// What an MLP works on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MlpValues {
+    /// Gate, and then the hidden units.
+    pub(crate) gate: ValueId,
+    /// Up.
+    pub(crate) up: ValueId,
+}
+
+impl MlpValues {
+    /// Values for MLPs of one width.
+    pub(crate) fn new(builder: &mut ProgramBuilder, intermediate: usize) -> Self {
+        Self { gate: builder.tokens("gate", intermediate), up: builder.tokens("up", intermediate) }
+    }
+}
+
+impl Mlp {
+    /// The whole MLP with maps named `module.gate_proj`, `module.up_proj`, `module.down_proj`.
+    pub(crate) fn put(
+        &self,
+        block: &mut BlockBuilder,
+        module: &str,
+        values: MlpValues,
+        (from, to): (ValueId, ValueId),
+    ) {
+        for (role, out) in [("gate_proj", values.gate), ("up_proj", values.up)] {
+            let map = Map::columns(self.intermediate, self.hidden).with_bias(self.bias);
+            block.linear(role, &format!("{module}.{role}"), map, from, out);
+        }
+        self.act_and_down(block, &format!("{module}.down_proj"), values, to);
+    }
+
+    /// The part after gate and up.
+    pub(crate) fn act_and_down(&self, block: &mut BlockBuilder, down: &str, values: MlpValues, to: ValueId) {
+        let act = GatedAct { activation: self.activation };
+        block.op(act, &[values.gate, values.up], &[values.gate], &[]);
+        let map = Map::gather(self.hidden, self.intermediate).with_bias(self.bias);
+        block.linear("down_proj", down, map, values.gate, to);
+    }
+}

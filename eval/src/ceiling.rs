@@ -476,6 +476,7 @@ mod tests {
             max_context: 4096,
             max_step_tokens: 512,
             max_step_rows: 512,
+            slot_bytes: 0,
             kv_row_bytes: vec![(32, 32)],
             stored_bytes: vec![("embed".into(), 64_000), ("layers.0.q".into(), 8_192)],
             precision,

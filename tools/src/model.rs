@@ -37,6 +37,8 @@ pub struct ModelFacts {
     pub context_tokens: u64,
     /// Bytes of KV cache a token takes at 16 bits an element, all layers.
     pub kv_bytes_per_token: u64,
+    /// Bytes of recurrent state a sequence holds whatever its length; 0 for a model without recurrent layers.
+    pub state_bytes_per_sequence: u64,
     /// Attention windows of layers that see only so many last positions, tokens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub window_tokens: Vec<u64>,
@@ -116,6 +118,7 @@ pub fn facts(model: &Model) -> Result<ModelFacts, ToolError> {
         vocab: program.vocab as u64,
         context_tokens: program.max_context as u64,
         kv_bytes_per_token: program.kv_bytes_per_token(|dim| dim * STATE_ELEMENT_BYTES) as u64,
+        state_bytes_per_sequence: program.slot_bytes(),
         window_tokens: windows(model),
         tied_head: checkpoint.tensor("lm_head.weight").is_none(),
         eos_ids: checkpoint.eos_ids().iter().copied().collect(),
@@ -137,6 +140,7 @@ fn windows(model: &Model) -> Vec<u64> {
     let found: std::collections::BTreeSet<u64> = states
         .filter_map(|state| match &state.kind {
             StateKind::Kv { window, .. } => window.map(|window| window as u64),
+            StateKind::Recurrent { .. } => None,
         })
         .collect();
     found.into_iter().collect()

@@ -224,6 +224,7 @@ fn describe_model(output: &mut Output, model: &Model, limits: Option<&Limits>, m
     let facts = model::facts(model)?;
     let context = CONTEXT.min(model.program.max_context);
     let needed = facts.weight_bytes.saturating_add(facts.kv_bytes_per_token.saturating_mul(context as u64));
+    let needed = needed.saturating_add(facts.state_bytes_per_sequence);
     let free = crit_catalog::host::free_bytes().unwrap_or(output.machine.memory_free_bytes);
     output.memory = Some(MemoryVerdict {
         fits: needed <= free,
@@ -269,8 +270,9 @@ fn ceilings(model: &Model, limits: &Limits, mode: Mode, context: u32) -> Result<
 fn as_stored(model: &Model) -> ExecutorInfo {
     let mut dims: Vec<usize> = Vec::new();
     for state in model.program.blocks.iter().flat_map(|block| &block.states) {
-        let StateKind::Kv { key_dim, value_dim, .. } = &state.kind;
-        dims.extend([*key_dim, *value_dim]);
+        if let StateKind::Kv { key_dim, value_dim, .. } = &state.kind {
+            dims.extend([*key_dim, *value_dim]);
+        }
     }
     dims.sort_unstable();
     dims.dedup();
@@ -283,6 +285,7 @@ fn as_stored(model: &Model) -> ExecutorInfo {
         max_context: model.program.max_context,
         max_step_tokens: model.program.max_context,
         max_step_rows: 1,
+        slot_bytes: model.program.slot_bytes(),
         kv_row_bytes: dims.into_iter().map(|dim| (dim, dim * STATE_BYTES)).collect(),
         stored_bytes: model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect(),
         precision: (Precision::F32, Precision::F32),

@@ -4,8 +4,8 @@
 //! shapes. It keeps keys and values by KV block like any executor, so the runtime's tables are exercised too.
 
 use super::Model;
-use super::program::op::{NodeView, PlainCx, PlainKv};
-use super::program::{PlainError, Precision};
+use super::program::op::{NodeView, PlainCx, PlainKv, PlainState};
+use super::program::{PlainError, Precision, StateKind};
 use crate::runtime::{EngineError, Executor, ExecutorInfo, MemoryUse, SeqStep, StepBatch};
 
 /// Sizes of a plain executor.
@@ -28,8 +28,16 @@ type Position = (Vec<f32>, Vec<f32>);
 pub struct PlainExecutor {
     model: Model,
     info: ExecutorInfo,
-    /// `[block use][state][block * block_tokens + offset]`.
-    kv: Vec<Vec<Vec<Position>>>,
+    /// `[block use][state]`.
+    states: Vec<Vec<Memory>>,
+}
+
+/// Where a state of all sequences is kept.
+enum Memory {
+    /// Keys and values, `[block * block_tokens + offset]`.
+    Kv(Vec<Position>),
+    /// Recurrent elements by slot, as they are and as they were before the last step's trial tokens.
+    Recurrent { now: Vec<Vec<f32>>, saved: Vec<Vec<f32>> },
 }
 
 impl PlainExecutor {
@@ -37,12 +45,15 @@ impl PlainExecutor {
     pub fn new(model: Model, sizes: PlainSizes) -> Self {
         let program = &model.program;
         let positions = sizes.blocks * sizes.block_tokens;
-        let kv = program
-            .step()
-            .uses
-            .iter()
-            .map(|place| vec![vec![Position::default(); positions]; program.blocks[place.block].states.len()])
-            .collect();
+        let memory = |kind: &StateKind| match kind {
+            StateKind::Kv { .. } => Memory::Kv(vec![Position::default(); positions]),
+            StateKind::Recurrent { .. } => {
+                let zeros = vec![vec![0.0; kind.recurrent_elements()]; sizes.slots];
+                Memory::Recurrent { now: zeros.clone(), saved: zeros }
+            }
+        };
+        let of_block = |block: usize| program.blocks[block].states.iter().map(|s| memory(&s.kind)).collect();
+        let states = program.step().uses.iter().map(|place| of_block(place.block)).collect();
         let info = ExecutorInfo {
             name: "plain".into(),
             vocab: program.vocab,
@@ -52,16 +63,18 @@ impl PlainExecutor {
             max_context: sizes.max_context,
             max_step_tokens: sizes.max_context,
             max_step_rows: sizes.max_context,
+            slot_bytes: program.slot_bytes(),
             kv_row_bytes: program.kv_row_bytes(|dim| dim * 4),
             stored_bytes: model.stored_bytes(),
             precision: (Precision::F32, Precision::F32),
             memory: MemoryUse {
                 weights_bytes: model.checkpoint.tensors().map(|t| t.bytes().len() as u64).sum(),
-                state_bytes: (positions * program.kv_bytes_per_token(|dim| dim * 4)) as u64,
+                state_bytes: (positions * program.kv_bytes_per_token(|dim| dim * 4)) as u64
+                    + 2 * sizes.slots as u64 * program.slot_bytes(),
                 ..MemoryUse::default()
             },
         };
-        Self { model, info, kv }
+        Self { model, info, states }
     }
 
     fn run_sequence(&mut self, batch: &StepBatch, seq: &SeqStep, logits: &mut Vec<f32>) -> Result<(), PlainError> {
@@ -72,7 +85,7 @@ impl PlainExecutor {
         let mut values = vec![Vec::new(); program.values.len()];
         for (use_index, place) in program.step().uses.iter().enumerate() {
             let block = &program.blocks[place.block];
-            let mut states: Vec<PlainKv> =
+            let mut states: Vec<PlainState> =
                 (0..block.states.len()).map(|state| self.gather(use_index, state, seq)).collect();
             for node in &block.ops {
                 let view = NodeView { program: &program, block, place: *place, node };
@@ -88,8 +101,8 @@ impl PlainExecutor {
                 };
                 node.op.plain(&mut cx)?;
             }
-            for (state, kv) in states.into_iter().enumerate() {
-                self.scatter(use_index, state, seq, kv);
+            for (state, after) in states.into_iter().enumerate() {
+                self.scatter(use_index, state, seq, after);
             }
         }
         logits.extend_from_slice(&values[program.logits.at()]);
@@ -101,19 +114,48 @@ impl PlainExecutor {
         seq.blocks[position / size] as usize * size + position % size
     }
 
-    fn gather(&self, use_index: usize, state: usize, seq: &SeqStep) -> PlainKv {
-        let at = |p| &self.kv[use_index][state][self.slot(seq, p)];
+    fn gather(&self, use_index: usize, state: usize, seq: &SeqStep) -> PlainState {
         let past = seq.past as usize;
-        PlainKv {
-            keys: (0..past).map(|p| at(p).0.clone()).collect(),
-            values: (0..past).map(|p| at(p).1.clone()).collect(),
+        match &self.states[use_index][state] {
+            Memory::Kv(positions) => {
+                let at = |p| &positions[self.slot(seq, p)];
+                let keys = (0..past).map(|p| at(p).0.clone()).collect();
+                let values = (0..past).map(|p| at(p).1.clone()).collect();
+                PlainState { kv: PlainKv { keys, values }, ..PlainState::default() }
+            }
+            Memory::Recurrent { now, .. } => {
+                let mut elements = now[seq.slot as usize].clone();
+                if past == 0 {
+                    elements.fill(0.0);
+                }
+                PlainState { elements, ..PlainState::default() }
+            }
         }
     }
 
-    fn scatter(&mut self, use_index: usize, state: usize, seq: &SeqStep, kv: PlainKv) {
-        for (p, position) in kv.keys.into_iter().zip(kv.values).enumerate().skip(seq.past as usize) {
-            let slot = self.slot(seq, p);
-            self.kv[use_index][state][slot] = position;
+    fn scatter(&mut self, use_index: usize, state: usize, seq: &SeqStep, after: PlainState) {
+        let rows = after.kv.keys.into_iter().zip(after.kv.values).enumerate().skip(seq.past as usize);
+        let placed: Vec<(usize, Position)> = rows.map(|(p, position)| (self.slot(seq, p), position)).collect();
+        match &mut self.states[use_index][state] {
+            Memory::Kv(positions) => placed.into_iter().for_each(|(slot, position)| positions[slot] = position),
+            Memory::Recurrent { now, .. } => now[seq.slot as usize] = after.elements,
+        }
+    }
+
+    /// A sequence's tokens that are not on trial, and then those that are.
+    fn parts(seq: &SeqStep) -> [SeqStep; 2] {
+        let sure = seq.tokens - seq.trial;
+        let first = SeqStep { tokens: sure, trial: 0, ..seq.clone() };
+        let trial =
+            SeqStep { first: seq.first + sure, tokens: seq.trial, past: seq.past + sure, trial: 0, ..seq.clone() };
+        [first, trial]
+    }
+
+    fn save(&mut self, slot: usize) {
+        for memory in self.states.iter_mut().flatten() {
+            if let Memory::Recurrent { now, saved } = memory {
+                saved[slot].clone_from(&now[slot]);
+            }
         }
     }
 
@@ -126,6 +168,9 @@ impl PlainExecutor {
             }
             if let Some(block) = seq.blocks.iter().find(|block| **block as usize >= self.info.blocks) {
                 return over("block", *block as usize, self.info.blocks - 1);
+            }
+            if seq.slot as usize >= self.info.slots {
+                return over("slot", seq.slot as usize, self.info.slots.saturating_sub(1));
             }
         }
         Ok(())
@@ -141,10 +186,16 @@ impl Executor for PlainExecutor {
         self.check(batch)?;
         logits.clear();
         for seq in &batch.seqs {
-            self.run_sequence(batch, seq, logits).map_err(|error| match error {
-                PlainError::Token { token, vocab } => EngineError::Token { token, vocab },
-                PlainError::Tensor { .. } => EngineError::Kernel { op: "plain".into(), message: error.to_string() },
-            })?;
+            let [sure, trial] = Self::parts(seq);
+            for (part, on_trial) in [(sure, false), (trial, true)].iter().filter(|(part, _)| part.tokens > 0) {
+                if *on_trial {
+                    self.save(seq.slot as usize);
+                }
+                self.run_sequence(batch, part, logits).map_err(|error| match error {
+                    PlainError::Token { token, vocab } => EngineError::Token { token, vocab },
+                    PlainError::Tensor { .. } => EngineError::Kernel { op: "plain".into(), message: error.to_string() },
+                })?;
+            }
         }
         Ok(())
     }
@@ -160,9 +211,23 @@ impl Executor for PlainExecutor {
                 });
             }
         }
-        for states in self.kv.iter_mut().flatten() {
+        for memory in self.states.iter_mut().flatten() {
+            let Memory::Kv(positions) = memory else { continue };
             for offset in 0..size {
-                states[to as usize * size + offset] = states[from as usize * size + offset].clone();
+                positions[to as usize * size + offset] = positions[from as usize * size + offset].clone();
+            }
+        }
+        Ok(())
+    }
+
+    fn roll_back(&mut self, slot: u32) -> Result<(), EngineError> {
+        if slot as usize >= self.info.slots {
+            let limit = self.info.slots.saturating_sub(1);
+            return Err(EngineError::Capacity { what: "slot", given: slot as usize, limit });
+        }
+        for memory in self.states.iter_mut().flatten() {
+            if let Memory::Recurrent { now, saved } = memory {
+                now[slot as usize].clone_from(&saved[slot as usize]);
             }
         }
         Ok(())

@@ -15,6 +15,9 @@ pub struct SeqStep {
     pub blocks: Vec<u32>,
     /// Slot of its constant-size state (recurrent layers), unique among the live sequences.
     pub slot: u32,
+    /// How many of its last tokens are on trial: recurrent state is saved before them, so that
+    /// [`super::Executor::roll_back`] can put it back.
+    pub trial: u32,
 }
 
 /// A step: some tokens of some sequences.
@@ -45,7 +48,14 @@ impl StepBatch {
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((0..tokens.len() as u32).map(|i| past + i));
         self.rows.extend(wanted.into_iter().map(|i| first + i));
-        self.seqs.push(SeqStep { first, tokens: tokens.len() as u32, past, blocks, slot });
+        self.seqs.push(SeqStep { first, tokens: tokens.len() as u32, past, blocks, slot, trial: 0 });
+    }
+
+    /// Says that the last `trial` tokens of the sequence added last are on trial.
+    pub fn on_trial(&mut self, trial: u32) {
+        if let Some(seq) = self.seqs.last_mut() {
+            seq.trial = trial.min(seq.tokens);
+        }
     }
 
     /// The axes of this step, for its cost.

@@ -3,6 +3,10 @@
 //! A step that fails is run again request by request, so that only those fail that cannot run; their state is given
 //! back and the engine goes on. A request's tokens depend on its prompt, parameters and seed alone, as far as the
 //! executor's rows do not depend on their batch mates.
+//!
+//! Recurrent state cannot be cut: when drafted tokens are rejected it goes back to where it was before them, and those
+//! that were accepted are pending again, beside the next token in the next step. After a failed step it is computed
+//! anew. It cannot be shared either, so a model with such state takes nothing from the prefix cache.
 
 use super::passes::PassLog;
 use super::scheduler::{Limits, Planned, Scheduler};
@@ -134,6 +138,9 @@ pub struct Engine<E> {
     pub(super) passes: PassLog,
     pub(super) logits: Vec<f32>,
     pub(super) vocab: usize,
+    /// Whether the executor holds state that cannot be cut.
+    pub(super) recurrent: bool,
+    step_tokens: usize,
     drafter: Option<Box<dyn Drafter>>,
     config: EngineConfig,
     next_key: u64,
@@ -156,6 +163,8 @@ impl<E: Executor> Engine<E> {
             passes: PassLog::default(),
             logits: Vec::new(),
             vocab: info.vocab,
+            recurrent: info.slot_bytes > 0,
+            step_tokens: limits.step_tokens,
             drafter: policies.drafter,
             config,
             next_key: 0,
@@ -238,7 +247,7 @@ impl<E: Executor> Engine<E> {
             Err(error) if plan.len() == 1 => self.fail(plan[0].key, error.into(), events),
             Err(_) => {
                 for planned in plan.chunks(1) {
-                    match self.run(planned) {
+                    match self.run_again(planned) {
                         Ok(()) => self.absorb(planned, events),
                         Err(error) => self.fail(planned[0].key, error.into(), events),
                     }
@@ -279,8 +288,26 @@ impl<E: Executor> Engine<E> {
             let wanted = planned.take - usize::from(planned.last)..tokens.len();
             let blocks = held.table.blocks().to_vec();
             batch.push(&tokens, held.computed as u32, blocks, held.slot, wanted.map(|i| i as u32));
+            batch.on_trial(planned.draft.tokens.len() as u32);
         }
         self.pass(&batch)
+    }
+
+    /// Runs parts of a step that failed. Recurrent state was left undefined: it is computed from the first token.
+    fn run_again(&mut self, plan: &[Planned]) -> Result<(), EngineError> {
+        let recurrent = self.recurrent;
+        for planned in plan.iter().filter(|_| recurrent) {
+            let Some(sequence) = self.scheduler.running(planned.key) else { continue };
+            let Some(held) = sequence.held.as_ref() else { continue };
+            let (slot, blocks) = (held.slot, held.table.blocks().to_vec());
+            let computed = sequence.tokens[..held.computed].to_vec();
+            for (i, tokens) in computed.chunks(self.step_tokens).enumerate() {
+                let mut batch = StepBatch::default();
+                batch.push(tokens, (i * self.step_tokens) as u32, blocks.clone(), slot, 0..0);
+                self.pass(&batch)?;
+            }
+        }
+        self.run(plan)
     }
 
     /// Runs and counts one step of the executor.
@@ -326,7 +353,14 @@ impl<E: Executor> Engine<E> {
             Ok(verified) => verified,
             Err(error) => return self.fail(key, error.into(), events),
         };
-        held.computed += verified.accepted;
+        match verified.accepted < drafted && self.recurrent {
+            false => held.computed += verified.accepted,
+            true => {
+                if let Err(error) = self.executor.roll_back(held.slot) {
+                    return self.fail(key, error.into(), events);
+                }
+            }
+        }
         if drafted > 0 {
             held.table.truncate(&mut self.state.pool, held.computed);
             sequence.usage.drafted_tokens += drafted as u32;

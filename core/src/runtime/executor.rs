@@ -45,6 +45,10 @@ pub struct ExecutorInfo {
     pub max_step_tokens: usize,
     /// Most logits rows of one step.
     pub max_step_rows: usize,
+    /// Bytes of recurrent state a sequence holds whatever its length; 0 without recurrent layers. Such state cannot be
+    /// shared between sequences, and goes back only to where it was saved.
+    #[serde(default)]
+    pub slot_bytes: u64,
     /// Bytes of a key or value row of one head, by head size, for the costs of state.
     pub kv_row_bytes: Vec<(usize, usize)>,
     /// Bytes as this engine stores each tensor it reads in a step, by checkpoint name, so that a ceiling counts what
@@ -146,6 +150,16 @@ pub trait Executor: Send {
     /// A block that does not exist.
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError>;
 
+    /// Puts the recurrent state of a slot back to where it was before the trial tokens of the slot's last step. Only
+    /// called for executors with recurrent state; keys and values need nothing, later positions overwrite them.
+    ///
+    /// # Errors
+    /// A slot that does not exist.
+    fn roll_back(&mut self, slot: u32) -> Result<(), EngineError> {
+        let _ = slot;
+        Ok(())
+    }
+
     /// Where the time of the last step went, if this executor measures it.
     fn last_step_times(&self) -> Vec<OpTime> {
         Vec::new()
@@ -163,6 +177,10 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
         (**self).copy_block(from, to)
+    }
+
+    fn roll_back(&mut self, slot: u32) -> Result<(), EngineError> {
+        (**self).roll_back(slot)
     }
 
     fn last_step_times(&self) -> Vec<OpTime> {

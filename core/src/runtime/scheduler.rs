@@ -195,8 +195,11 @@ impl Scheduler {
         drafter: &mut (dyn Drafter + 'static),
     ) {
         let limit = self.limits.draft_tokens;
-        let mut left = plan.iter().filter(|planned| planned.last && planned.take == 1).count();
-        for planned in plan.iter_mut().filter(|planned| planned.last && planned.take == 1) {
+        // More than one token is pending after a rejected draft, where state went back to before it.
+        let decoding: Vec<u64> = self.running.iter().filter(|s| s.generated() > 0).map(|s| s.key).collect();
+        let drafts = |planned: &Planned| planned.last && (planned.take == 1 || decoding.contains(&planned.key));
+        let mut left = plan.iter().filter(|planned| drafts(planned)).count();
+        for planned in plan.iter_mut().filter(|planned| drafts(planned)) {
             let share = budget.tokens.min(budget.rows) / left.max(1);
             left -= 1;
             let Some(sequence) = self.running.iter_mut().find(|sequence| sequence.key == planned.key) else { continue };
@@ -204,7 +207,7 @@ impl Scheduler {
             // The token after the drafted ones counts too.
             let room = sequence.longest.saturating_sub(sequence.tokens.len() + 1);
             let capacity = (held.table.blocks().len() + state.pool.free()) * state.pool.block_tokens();
-            let blocks = capacity.saturating_sub(held.computed + 1);
+            let blocks = capacity.saturating_sub(held.computed + planned.take);
             let wanted = limit.min(share).min(room).min(blocks);
             if wanted == 0 {
                 continue;
@@ -215,7 +218,7 @@ impl Scheduler {
             if draft.tokens.is_empty() {
                 continue;
             }
-            if let Ok(copies) = state.extend(held, held.computed + 1 + draft.tokens.len()) {
+            if let Ok(copies) = state.extend(held, held.computed + planned.take + draft.tokens.len()) {
                 planned.copies.extend(copies);
                 budget.tokens -= draft.tokens.len();
                 budget.rows -= draft.tokens.len();

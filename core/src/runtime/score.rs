@@ -108,7 +108,9 @@ struct Part {
     seq: usize,
     /// Positions there before.
     past: usize,
-    /// Ids run (without drafts).
+    /// Ids run first whose rows were given before: accepted ones that recurrent state went back behind.
+    again: usize,
+    /// Ids run after those (without drafts).
     ids: usize,
     draft: usize,
     accept: usize,
@@ -144,7 +146,7 @@ impl<E: Executor> Engine<E> {
         }
         if !batch.tokens.is_empty() {
             self.pass(&batch).map_err(engine)?;
-            self.collect(&parts, run);
+            self.collect(&parts, run).map_err(engine)?;
         }
         self.retire(run);
         run.step += 1;
@@ -174,7 +176,7 @@ impl<E: Executor> Engine<E> {
     ) -> Result<Option<Part>, EngineError> {
         let (seq, take) = (item.seq as usize, item.take as usize);
         let (sequence, track) = (&plan.sequences[seq], &mut tracks[seq]);
-        let end = track.cursor + take;
+        let (begin, end) = (track.cursor, track.cursor + take);
         track.cursor = end + item.accept as usize;
         let positions = end + item.draft.len();
         loop {
@@ -207,15 +209,17 @@ impl<E: Executor> Engine<E> {
         if past >= end {
             return Ok(None);
         }
+        let again = if self.recurrent { begin.saturating_sub(past) } else { 0 };
         let tokens = [&sequence.ids[past..end], &item.draft].concat();
-        let wanted = 0..if item.rows { tokens.len() as u32 } else { 0 };
+        let wanted = again as u32..if item.rows { tokens.len() as u32 } else { again as u32 };
         batch.push(&tokens, past as u32, held.table.blocks().to_vec(), held.slot, wanted);
+        batch.on_trial(item.draft.len() as u32);
         let (draft, accept) = (item.draft.len(), item.accept as usize);
-        Ok(Some(Part { seq, past, ids: end - past, draft, accept, rows: item.rows }))
+        Ok(Some(Part { seq, past, again, ids: end - past - again, draft, accept, rows: item.rows }))
     }
 
     /// Takes the logits of a step as log-probs, without rejected drafts, and rolls those back.
-    fn collect(&mut self, parts: &[Part], run: &mut ScoreRun) {
+    fn collect(&mut self, parts: &[Part], run: &mut ScoreRun) -> Result<(), EngineError> {
         // The two buffers change places, so none is made a step.
         std::mem::swap(&mut self.logits, &mut run.log_probs);
         let vocab = self.vocab;
@@ -226,16 +230,21 @@ impl<E: Executor> Engine<E> {
                 run.log_probs.copy_within(from * vocab..(from + kept) * vocab, to * vocab);
                 from += part.ids + part.draft;
                 to += kept;
-                let row = |i: usize| ScoreRow { seq: part.seq as u32, position: (part.past + i) as u32 };
+                let row = |i: usize| ScoreRow { seq: part.seq as u32, position: (part.past + part.again + i) as u32 };
                 run.rows.extend((0..kept).map(row));
             }
             if let Some(held) = &mut run.tracks[part.seq].held {
-                held.computed = part.past + kept;
+                let rejected = part.accept < part.draft && self.recurrent;
+                if rejected {
+                    self.executor.roll_back(held.slot)?;
+                }
+                held.computed = part.past + part.again + if rejected { part.ids } else { kept };
                 held.table.truncate(&mut self.state.pool, held.computed);
             }
         }
         run.log_probs.truncate(to * vocab);
         run.log_probs.chunks_exact_mut(vocab.max(1)).for_each(log_softmax);
+        Ok(())
     }
 
     /// Frees sequences whose last item has run.
@@ -288,6 +297,8 @@ fn check_steps(plan: &ScorePlan, info: &ExecutorInfo, last_steps: &[usize]) -> R
     let mut cursors = vec![0usize; plan.sequences.len()];
     // Blocks held by the sequences that are alive, as if nothing came from the prefix cache.
     let mut blocks = vec![0usize; plan.sequences.len()];
+    // Accepted ids that run once more, where rejected ones took recurrent state back.
+    let mut again = vec![0usize; plan.sequences.len()];
     for (step, items) in plan.steps.iter().enumerate() {
         let (mut tokens, mut rows) = (0, 0);
         for (item, part) in items.iter().enumerate() {
@@ -297,7 +308,9 @@ fn check_steps(plan: &ScorePlan, info: &ExecutorInfo, last_steps: &[usize]) -> R
             cursors[seq] += part.take as usize + part.accept as usize;
             blocks[seq] = positions.div_ceil(block_tokens);
             let width = part.take as usize + part.draft.len();
-            tokens += width;
+            tokens += width + again[seq];
+            let rejected = (part.accept as usize) < part.draft.len() && info.slot_bytes > 0;
+            again[seq] = if rejected { part.accept as usize } else { 0 };
             rows += if part.rows { width } else { 0 };
         }
         let limits = [

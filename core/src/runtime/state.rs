@@ -19,6 +19,8 @@ pub(super) struct StateStore {
 impl StateStore {
     pub(super) fn new(info: &ExecutorInfo, cache: Option<Box<dyn PrefixCache>>) -> Self {
         let slots = u32::try_from(info.slots).unwrap_or(u32::MAX);
+        // Blocks hold no recurrent state: a beginning whose state is gone has to be computed.
+        let cache = cache.filter(|_| info.slot_bytes == 0);
         Self {
             pool: BlockPool::new(info.blocks, info.block_tokens),
             slots_free: (0..slots).rev().collect(),

@@ -112,17 +112,20 @@ struct Setup {
     cache: bool,
     /// A drafter that is right so often.
     drafter: Option<u64>,
+    /// Logits come from a state that cannot be cut.
+    recurrent: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { blocks: 200, slots: 8, step_tokens: 64, step_rows: 64, cache: false, drafter: None }
+        Self { blocks: 200, slots: 8, step_tokens: 64, step_rows: 64, cache: false, drafter: None, recurrent: false }
     }
 }
 
 impl Setup {
     fn engine(&self) -> Engine<ToyExecutor> {
         let toy = ToyExecutor::new(VOCAB, 4, self.blocks, self.slots, self.step_tokens);
+        let toy = if self.recurrent { toy.with_recurrence() } else { toy };
         let policies = Policies {
             drafter: self.drafter.map(|right| Box::new(ToyDrafter { right, calls: 0 }) as Box<dyn Drafter>),
             prefix_cache: self.cache.then(|| Box::<SimpleCache>::default() as Box<dyn PrefixCache>),
@@ -211,13 +214,16 @@ fn alone_batched_and_chunked_are_the_same() {
     for request in &requests {
         check(&Setup::default(), std::slice::from_ref(request));
     }
-    check(&Setup::default(), &requests);
-    check(&Setup { slots: 2, ..Setup::default() }, &requests);
-    for step_tokens in [1, 2, 3, 7] {
-        check(&Setup { step_tokens, ..Setup::default() }, &requests);
-    }
-    for step_rows in [1, 2, 5] {
-        check(&Setup { step_rows, ..Setup::default() }, &requests);
+    for recurrent in [false, true] {
+        let setup = || Setup { recurrent, ..Setup::default() };
+        check(&setup(), &requests);
+        check(&Setup { slots: 2, ..setup() }, &requests);
+        for step_tokens in [1, 2, 3, 7] {
+            check(&Setup { step_tokens, ..setup() }, &requests);
+        }
+        for step_rows in [1, 2, 5] {
+            check(&Setup { step_rows, ..setup() }, &requests);
+        }
     }
 }
 
@@ -226,8 +232,8 @@ fn preempted_requests_give_the_same_tokens() {
     // Each needs 20 blocks in the end and 5 at first; 42 hold two.
     let requests: Vec<_> = (0..6).map(|i| (prompt(i, 18), 60)).collect();
     for drafter in [None, Some(70)] {
-        for cache in [false, true] {
-            let stats = check(&Setup { blocks: 42, drafter, cache, ..Setup::default() }, &requests);
+        for (cache, recurrent) in [(false, false), (true, false), (true, true)] {
+            let stats = check(&Setup { blocks: 42, drafter, cache, recurrent, ..Setup::default() }, &requests);
             assert!(stats.preemptions > 0, "nothing was preempted: the test tests nothing");
         }
     }
@@ -238,9 +244,10 @@ fn preempted_requests_give_the_same_tokens() {
 #[test]
 fn drafts_right_wrong_and_mixed_change_nothing() {
     let requests = mixed_requests();
-    for right in [0, 50, 90, 100] {
+    for (right, recurrent) in [0, 50, 90, 100].into_iter().flat_map(|right| [(right, false), (right, true)]) {
         for step_tokens in [5, 64] {
-            let stats = check(&Setup { drafter: Some(right), step_tokens, ..Setup::default() }, &requests);
+            let setup = Setup { drafter: Some(right), step_tokens, recurrent, ..Setup::default() };
+            let stats = check(&setup, &requests);
             assert!(stats.drafted_tokens > 0);
             match right {
                 100 => assert_eq!(stats.accepted_tokens, stats.drafted_tokens),
@@ -274,10 +281,22 @@ fn rejected_drafts_give_their_blocks_back_in_the_same_step() {
 #[test]
 fn right_drafts_save_steps() {
     let requests = [(prompt(1, 10), 90)];
-    let plain = check(&Setup::default(), &requests);
-    let drafted = check(&Setup { drafter: Some(100), ..Setup::default() }, &requests);
-    // 8 drafted and 1 more a step.
-    assert_eq!((plain.steps, drafted.steps), (90, 1 + 10));
+    for recurrent in [false, true] {
+        let plain = check(&Setup { recurrent, ..Setup::default() }, &requests);
+        let drafted = check(&Setup { drafter: Some(100), recurrent, ..Setup::default() }, &requests);
+        // 8 drafted and 1 more a step.
+        assert_eq!((plain.steps, drafted.steps), (90, 1 + 10));
+        // Nothing is lost by drafting in vain.
+        let wrong = check(&Setup { drafter: Some(0), recurrent, ..Setup::default() }, &requests);
+        assert!(wrong.steps <= 90);
+    }
+}
+
+#[test]
+fn a_recurrent_state_is_never_taken_from_the_prefix_cache() {
+    let setup = Setup { cache: true, recurrent: true, ..Setup::default() };
+    let stats = check(&setup, &[(prompt(3, 22), 8), (prompt(3, 22), 8)]);
+    assert_eq!((stats.cached_tokens, stats.blocks_remembered), (0, 0));
 }
 
 #[test]
@@ -361,8 +380,17 @@ fn cancelling_frees_everything_in_every_phase() {
 
 #[test]
 fn two_thousand_random_requests_with_aborts_leak_nothing() {
-    let setup = Setup { blocks: 40, slots: 6, step_tokens: 24, step_rows: 16, cache: true, drafter: Some(60) };
-    let mut engine = setup.engine();
+    random_requests_with_aborts(false);
+}
+
+#[test]
+fn two_thousand_random_requests_of_a_recurrent_model_leak_nothing() {
+    random_requests_with_aborts(true);
+}
+
+fn random_requests_with_aborts(recurrent: bool) {
+    let sizes = Setup { blocks: 40, slots: 6, step_tokens: 24, step_rows: 16, ..Setup::default() };
+    let mut engine = Setup { cache: true, drafter: Some(60), recurrent, ..sizes }.engine();
     let random = RandomStream::new(77);
     let mut live: Vec<(u64, Vec<u32>, u32)> = Vec::new();
     let (mut outcome, mut events, mut aborted) = (Outcome::default(), Vec::new(), 0);
@@ -400,7 +428,8 @@ fn two_thousand_random_requests_with_aborts_leak_nothing() {
     assert!(outcome.failed.is_empty());
     assert_eq!(compared, 2000);
     let stats = engine.stats();
-    assert!(aborted > 200 && stats.preemptions > 0 && stats.cached_tokens > 0, "{aborted} {}", stats.preemptions);
+    assert!(aborted > 200 && stats.preemptions > 0, "{aborted} {}", stats.preemptions);
+    assert_eq!(stats.cached_tokens > 0, !recurrent);
     assert_eq!(stats.blocks_used, stats.blocks_remembered);
     assert_eq!(engine.state.free_slots(), 6);
 }
@@ -435,7 +464,18 @@ fn more_requests_than_a_step_holds_all_get_on() {
 
 #[test]
 fn only_the_request_that_cannot_run_fails() {
-    let mut engine = Setup::default().engine();
+    for recurrent in [false, true] {
+        only_the_poisoned_fails(recurrent);
+    }
+}
+
+fn only_the_poisoned_fails(recurrent: bool) {
+    let mut engine = Setup { recurrent, ..Setup::default() }.engine();
+    // It has run some steps by the time another one makes a step fail.
+    let running = engine.submit(greedy(vec![9; 90], 40)).expect("valid");
+    for _ in 0..3 {
+        engine.step_once(&mut Vec::new());
+    }
     engine.executor.poison_token = Some(7);
     engine.executor.nan_token = Some(8);
     let clean =
@@ -445,6 +485,11 @@ fn only_the_request_that_cannot_run_fails() {
     let nan = engine.submit(greedy([clean(3), vec![8]].concat(), 5)).expect("valid");
     let outcome = run(&mut engine);
     assert_eq!(outcome.tokens[&good], expected(&clean(1), 1));
+    let all = expected(&[9; 90], 40);
+    match all.iter().any(|token| [7, 8].contains(token)) {
+        true => assert!(outcome.failed.contains_key(&running)),
+        false => assert!(all.ends_with(&outcome.tokens[&running])),
+    }
     assert!(outcome.failed[&poisoned].message.contains("poison"), "{:?}", outcome.failed);
     assert!(outcome.failed[&nan].message.contains("NaN"), "{:?}", outcome.failed);
     assert_eq!(engine.stats().blocks_used, 0);
@@ -577,11 +622,17 @@ fn plans_run_as_asked() {
             vec![item(0, 6), item(1, 6)],
         ],
     };
-    let mut engine = Setup::default().engine();
+    for recurrent in [false, true] {
+        run_as_asked(&ids, plan.clone(), recurrent);
+    }
+}
+
+fn run_as_asked(ids: &[Vec<u32>], plan: ScorePlan, recurrent: bool) {
+    let mut engine = Setup { recurrent, ..Setup::default() }.engine();
     let (rows, hits) = score(&mut engine, plan);
     let wanted =
         [(0, 0..7), (0, 7..8), (1, 0..12), (1, 12..14), (1, 14..15), (0, 8..12), (0, 22..24), (0, 24..30), (1, 15..21)];
-    assert_rows(&rows, &ids, &wanted);
+    assert_rows(&rows, ids, &wanted);
     assert_eq!(hits, [0, 0]);
     assert_eq!(engine.stats().blocks_used, 0);
     // Steps are batches: the toy ran as many as the plan has.

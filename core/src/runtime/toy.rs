@@ -4,7 +4,7 @@
 //! A wrong block table, a wrong position, a lost copy, a stale or shared block, or a slot used twice changes every later
 //! logit or is refused. The rows of a sequence are the same bits whatever else is in the step.
 
-use super::{EngineError, Executor, ExecutorInfo, MemoryUse, StepBatch};
+use super::{EngineError, Executor, ExecutorInfo, MemoryUse, SeqStep, StepBatch};
 use crate::model::program::Precision;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,11 +12,16 @@ use std::time::Duration;
 /// A position of the toy KV cache: the token that was written and the position it was written for.
 type Cell = Option<(u32, u32)>;
 
+/// A toy recurrent state: the hash of the tokens absorbed, and their number; `None` after a step that failed.
+type Recurrence = Option<(u64, u32)>;
+
 /// The toy.
 #[derive(Debug)]
 pub struct ToyExecutor {
     info: ExecutorInfo,
     cells: Vec<Cell>,
+    /// Recurrent state by slot, as it is and as it was before the last step's trial tokens; none for a toy without.
+    recurrent: Vec<[Recurrence; 2]>,
     /// How long a step takes, for tests that act in the middle of a generation.
     pub step_time: Duration,
     /// Steps fail while a sequence contains this token, as a kernel would that cannot digest it.
@@ -59,6 +64,7 @@ impl ToyExecutor {
             max_context: block_tokens * blocks,
             max_step_tokens,
             max_step_rows: max_step_tokens,
+            slot_bytes: 0,
             kv_row_bytes: Vec::new(),
             stored_bytes: Vec::new(),
             precision: (Precision::F32, Precision::F32),
@@ -67,6 +73,7 @@ impl ToyExecutor {
         Self {
             info,
             cells: vec![None; block_tokens * blocks],
+            recurrent: Vec::new(),
             step_time: Duration::ZERO,
             poison_token: None,
             nan_token: None,
@@ -77,6 +84,14 @@ impl ToyExecutor {
     /// The same with another longest context.
     pub fn with_max_context(mut self, max_context: usize) -> Self {
         self.info.max_context = max_context;
+        self
+    }
+
+    /// The same with a recurrent state from which the logits come, as of a model that keeps its past in a state of fixed
+    /// size: it cannot be cut, shared or read twice.
+    pub fn with_recurrence(mut self) -> Self {
+        self.recurrent = vec![[None; 2]; self.info.slots];
+        self.info.slot_bytes = 12;
         self
     }
 
@@ -129,6 +144,32 @@ impl ToyExecutor {
         Ok(())
     }
 
+    /// Absorbs a step's tokens into the slot's state: the hash after each.
+    fn recur(&mut self, batch: &StepBatch, seq: &SeqStep) -> Result<Vec<u64>, EngineError> {
+        let state = &mut self.recurrent[seq.slot as usize];
+        if seq.past == 0 {
+            *state = [Some((0, 0)); 2];
+        }
+        let now = state[0].take();
+        let Some((mut hash, _)) = now.filter(|(_, absorbed)| *absorbed == seq.past) else {
+            return Err(Self::refuse(format!("slot {} holds {now:?} at position {}", seq.slot, seq.past)));
+        };
+        let mut hashes = Vec::new();
+        for i in 0..seq.tokens {
+            if seq.trial > 0 && i == seq.tokens - seq.trial {
+                state[1] = Some((hash, seq.past + i));
+            }
+            let token = batch.tokens[(seq.first + i) as usize];
+            if self.poison_token == Some(token) {
+                return Err(Self::refuse(format!("token {token} is poison")));
+            }
+            hash = absorb(hash, token);
+            hashes.push(hash);
+        }
+        state[0] = Some((hash, seq.past + seq.tokens));
+        Ok(hashes)
+    }
+
     fn cell(&self, blocks: &[u32], position: u32) -> usize {
         let position = position as usize;
         blocks[position / self.info.block_tokens] as usize * self.info.block_tokens + position % self.info.block_tokens
@@ -151,6 +192,7 @@ impl Executor for ToyExecutor {
                 let token = batch.tokens[(seq.first + i) as usize];
                 self.cells[at] = Some((token, batch.positions[(seq.first + i) as usize]));
             }
+            let recurred = if self.recurrent.is_empty() { None } else { Some(self.recur(batch, seq)?) };
             let mut hash = 0;
             for position in 0..seq.past + seq.tokens {
                 let token = match self.cells[self.cell(&seq.blocks, position)] {
@@ -161,6 +203,10 @@ impl Executor for ToyExecutor {
                     return Err(Self::refuse(format!("token {token} is poison")));
                 }
                 hash = absorb(hash, token);
+                let hash = match &recurred {
+                    Some(hashes) if position >= seq.past => hashes[(position - seq.past) as usize],
+                    _ => hash,
+                };
                 if position >= seq.past && batch.rows.binary_search(&(seq.first + position - seq.past)).is_ok() {
                     match self.nan_token == Some(token) {
                         true => logits.extend(std::iter::repeat_n(f32::NAN, self.info.vocab)),
@@ -176,6 +222,14 @@ impl Executor for ToyExecutor {
         Self::limit("block", from.max(to) as usize, self.info.blocks.saturating_sub(1))?;
         let size = self.info.block_tokens;
         self.cells.copy_within(from as usize * size..(from as usize + 1) * size, to as usize * size);
+        Ok(())
+    }
+
+    fn roll_back(&mut self, slot: u32) -> Result<(), EngineError> {
+        Self::limit("slot", slot as usize + 1, self.recurrent.len())?;
+        let state = &mut self.recurrent[slot as usize];
+        // What was saved is good once: the next trial saves anew.
+        state[0] = state[1].take();
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::{HostError, memory};
 use crate::registry::{Chosen, choose, known};
 use crit_core::model::Model;
 use crit_core::model::plain::{PlainExecutor, PlainSizes};
-use crit_core::plugin::{Assembly, AssemblyError};
+use crit_core::plugin::{Assembly, AssemblyError, Slot};
 use crit_core::protocol::host::Identity;
 use crit_core::runtime::{Engine, EngineConfig, EngineError, Executor, Policies};
 use crit_kernels::exec::{self, ExecOptions, KvF16, KvF32, KvFormat, OpPlugin, Style};
@@ -72,6 +72,7 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
         chosen.clear();
     }
     let identity = identity(assembly, &model, &chosen, kind);
+    check_applicable(&chosen, &model)?;
     let Parts { policies, kv_format, ops } = make(&chosen)?;
     let sizes = Sizes::of(assembly, &model)?;
     let executor = match kind {
@@ -84,6 +85,18 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
     };
     let config = EngineConfig { draft_tokens: DRAFT_TOKENS, ..EngineConfig::default() };
     Ok(Built { engine: Engine::new(executor, policies, config), identity })
+}
+
+/// Refuses plugins that the model's kind of state leaves nothing to do.
+fn check_applicable(chosen: &[Chosen], model: &Model) -> Result<(), HostError> {
+    let cache = chosen.iter().find(|c| c.resolved.manifest.slot == Slot::PrefixCache);
+    match cache {
+        Some(cache) if model.program.slot_bytes() > 0 => Err(HostError::NotApplicable {
+            plugin: cache.resolved.manifest.name.clone(),
+            why: "its recurrent state is not kept in blocks, so a prefix cannot be shared",
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn identity(assembly: &Assembly, model: &Model, chosen: &[Chosen], kind: ExecutorKind) -> Identity {
@@ -156,7 +169,9 @@ impl Sizes {
         let weights: u64 = model.checkpoint.tensors().map(|tensor| tensor.bytes().len() as u64).sum();
         let token = model.program.kv_bytes_per_token(row_bytes) as u64;
         let state = (self.blocks * BLOCK_TOKENS) as u64;
-        weights.saturating_add(state.saturating_mul(token))
+        // Recurrent state is held twice: as it is, and as it was before tokens on trial.
+        let slots = model.program.slot_bytes().saturating_mul(2 * self.slots as u64);
+        weights.saturating_add(state.saturating_mul(token)).saturating_add(slots)
     }
 
     fn require_memory(&self, model: &Model, row_bytes: impl Fn(usize) -> usize) -> Result<(), EngineError> {

@@ -28,6 +28,14 @@ pub enum HostError {
     /// The assembly is not for this host.
     #[error("engine.json: `engine.command` names a program of its own; the engine host runs plugins")]
     Foreign,
+    /// A plugin that can do nothing for this model.
+    #[error("plugin `{plugin}` is not applicable to this model: {why}")]
+    NotApplicable {
+        /// Its name.
+        plugin: String,
+        /// Why.
+        why: &'static str,
+    },
     /// A plugin.
     #[error(transparent)]
     Plugin(#[from] PluginError),
@@ -62,7 +70,7 @@ impl HostError {
             Self::Build(error) => Some(error),
             Self::Engine(error) => Some(error),
             Self::Serve(error) => Some(error),
-            Self::Usage { .. } | Self::Foreign | Self::Stdout { .. } => None,
+            Self::Usage { .. } | Self::Foreign | Self::NotApplicable { .. } | Self::Stdout { .. } => None,
         }
     }
 }
@@ -80,6 +88,7 @@ impl Diagnose for HostError {
         match (self.cause(), self) {
             (Some(error), _) => error.hint(),
             (None, Self::Usage { .. }) => Some("`--help` lists the arguments".into()),
+            (None, Self::NotApplicable { plugin, .. }) => Some(format!("leave out `{plugin}`")),
             (None, Self::Foreign) => Some("start that program itself".into()),
             (None, _) => None,
         }

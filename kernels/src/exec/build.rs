@@ -2,6 +2,7 @@
 
 use super::executor::CpuExecutor;
 use super::kv::{KvF16, KvF32, KvFormat, KvStore};
+use super::recurrent::RecurrentStore;
 use super::step::{Kernel, Lowering, OpPlugin, Values};
 use super::{base, common};
 use crate::cpu::{Isa, Pool, PoolError};
@@ -145,6 +146,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
     }
     let values = Values::new(&program, options.max_step_tokens, rows);
     let kv = KvStore::new(&program, format.clone(), options.block_tokens, blocks);
+    let recurrent = RecurrentStore::new(&program, options.max_batch);
     let stored = stored_bytes(model, &lowered.kernels);
     let packs_bytes = lowered.kernels.iter().map(|k| k.packs_bytes()).sum();
     let repacked: u64 = lowered
@@ -156,7 +158,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
     let memory = MemoryUse {
         weights_bytes: weights_bytes(model).saturating_sub(repacked),
         packs_bytes,
-        state_bytes: kv.bytes(),
+        state_bytes: kv.bytes() + recurrent.bytes(),
         activations_bytes: values.bytes(),
         workspace_bytes,
     };
@@ -172,6 +174,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
         max_context: options.max_context,
         max_step_tokens: options.max_step_tokens,
         max_step_rows: rows,
+        slot_bytes: program.slot_bytes(),
         kv_row_bytes: program.kv_row_bytes(|dim| format.row_bytes(dim)),
         stored_bytes: stored,
         precision: lowered.precision,
@@ -180,7 +183,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
     let times_ns = vec![0; lowered.kernels.len()];
     let pool = Pool::new(options.threads)?;
     let logits = program.logits;
-    Ok(CpuExecutor { program, info, kernels: lowered.kernels, values, kv, pool, logits, times_ns })
+    Ok(CpuExecutor { program, info, kernels: lowered.kernels, values, kv, recurrent, pool, logits, times_ns })
 }
 
 struct Lowered {
@@ -258,7 +261,8 @@ fn check_memory(
     rows: usize,
 ) -> Result<(), EngineError> {
     let program = &model.program;
-    let state = KvStore::bytes_needed(program, format, options.block_tokens, blocks);
+    let state = KvStore::bytes_needed(program, format, options.block_tokens, blocks)
+        + RecurrentStore::bytes_needed(program, options.max_batch);
     let activations: u64 = program
         .values
         .iter()

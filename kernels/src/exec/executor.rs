@@ -1,6 +1,7 @@
 //! Runs steps: checks the tables, walks the kernels, hands out logits.
 
 use super::kv::KvStore;
+use super::recurrent::RecurrentStore;
 use super::step::{Kernel, StepCx, Values};
 use crate::cpu::Pool;
 use crit_core::model::program::{Program, ValueId};
@@ -15,6 +16,7 @@ pub struct CpuExecutor {
     pub(super) kernels: Vec<Box<dyn Kernel>>,
     pub(super) values: Values,
     pub(super) kv: KvStore,
+    pub(super) recurrent: RecurrentStore,
     pub(super) pool: Pool,
     pub(super) logits: ValueId,
     /// Nanoseconds of the last step by kernel.
@@ -44,6 +46,7 @@ impl CpuExecutor {
             within("sequence length", end, seq.blocks.len() * self.info.block_tokens)?;
             within("context", end, self.info.max_context)?;
             let largest = seq.blocks.iter().copied().max().unwrap_or(0) as usize;
+            within("slot", seq.slot as usize, self.info.slots.saturating_sub(1))?;
             within("block", largest, self.info.blocks.saturating_sub(1))?;
         }
         Ok(())
@@ -58,9 +61,16 @@ impl Executor for CpuExecutor {
     fn step(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
         self.check(batch)?;
         self.values.begin(batch.tokens.len(), batch.rows.len());
+        self.recurrent.begin(batch);
         let mut last = Instant::now();
         for (kernel, time_ns) in self.kernels.iter_mut().zip(&mut self.times_ns) {
-            let mut cx = StepCx { batch, values: &mut self.values, kv: &mut self.kv, pool: &self.pool };
+            let mut cx = StepCx {
+                batch,
+                values: &mut self.values,
+                kv: &mut self.kv,
+                recurrent: &mut self.recurrent,
+                pool: &self.pool,
+            };
             kernel.enqueue(&mut cx)?;
             let now = Instant::now();
             *time_ns = (now - last).as_nanos() as u64;
@@ -82,6 +92,15 @@ impl Executor for CpuExecutor {
             }
         }
         self.kv.copy_block(from as usize, to as usize);
+        Ok(())
+    }
+
+    fn roll_back(&mut self, slot: u32) -> Result<(), EngineError> {
+        if slot as usize >= self.recurrent.slots() {
+            let limit = self.recurrent.slots().saturating_sub(1);
+            return Err(EngineError::Capacity { what: "slot", given: slot as usize, limit });
+        }
+        self.recurrent.roll_back(slot as usize);
         Ok(())
     }
 

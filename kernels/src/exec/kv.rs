@@ -106,7 +106,7 @@ impl KvStore {
         let mut index = HashMap::new();
         for (use_index, place) in program.step().uses.iter().enumerate() {
             for (state, decl) in program.blocks[place.block].states.iter().enumerate() {
-                let StateKind::Kv { heads, key_dim, value_dim, .. } = decl.kind;
+                let StateKind::Kv { heads, key_dim, value_dim, .. } = decl.kind else { continue };
                 index.insert(StateKey { use_index, state }, areas.len());
                 areas.push(Area::new(KvShape { heads, key_dim, value_dim }, format.as_ref(), block_tokens, blocks));
             }

@@ -13,10 +13,12 @@ pub mod common;
 pub mod executor;
 pub mod kv;
 pub mod products;
+pub mod recurrent;
 pub mod step;
 
 pub use build::{BuildError, ExecOptions, Style, build};
 pub use executor::CpuExecutor;
 pub use kv::{KvF16, KvF32, KvFormat, KvStore};
 pub use products::Products;
+pub use recurrent::{RecurrentStore, SlotState};
 pub use step::{Kernel, Lowering, OpPlugin, StateKey, StepCx, Values};

@@ -1,6 +1,7 @@
 //! What kernels see of a step, and what they are.
 
 use super::kv::KvStore;
+use super::recurrent::RecurrentStore;
 use crate::cpu::{Isa, Pool};
 use crit_core::files::StoredTensor;
 use crit_core::model::program::op::NodeView;
@@ -103,6 +104,8 @@ pub struct StepCx<'a> {
     pub values: &'a mut Values,
     /// Keys and values.
     pub kv: &'a mut KvStore,
+    /// State of recurrences.
+    pub recurrent: &'a mut RecurrentStore,
     /// Threads.
     pub pool: &'a Pool,
 }

@@ -133,6 +133,29 @@ pub enum StateKind {
         /// Only this many last positions are ever read, if limited.
         window: Option<usize>,
     },
+    /// f32 elements whose number does not depend on the sequence's length: the state of a recurrence, or the last
+    /// columns of a convolution. All zero before the first token; kept by slot.
+    Recurrent {
+        /// Their shape, outermost first: `[heads, key_dim, value_dim]`.
+        shape: Vec<usize>,
+    },
+}
+
+impl StateKind {
+    /// f32 elements a sequence holds whatever its length.
+    pub fn recurrent_elements(&self) -> usize {
+        match self {
+            Self::Kv { .. } => 0,
+            Self::Recurrent { shape } => shape.iter().product(),
+        }
+    }
+}
+
+impl StateDecl {
+    /// A recurrent state of this shape.
+    pub fn recurrent(role: &'static str, shape: &[usize]) -> Self {
+        Self { role, kind: StateKind::Recurrent { shape: shape.to_vec() }, rollback: Rollback::Checkpoint }
+    }
 }
 
 /// One op in its place: what it computes and what it touches.
@@ -258,9 +281,11 @@ impl Program {
             .blocks
             .iter()
             .flat_map(|block| &block.states)
-            .flat_map(|state| match state.kind {
-                StateKind::Kv { key_dim, value_dim, .. } => [key_dim, value_dim],
+            .filter_map(|state| match state.kind {
+                StateKind::Kv { key_dim, value_dim, .. } => Some([key_dim, value_dim]),
+                StateKind::Recurrent { .. } => None,
             })
+            .flatten()
             .collect();
         sizes.into_iter().map(|dim| (dim, row_bytes(dim))).collect()
     }
@@ -275,8 +300,15 @@ impl Program {
                 StateKind::Kv { heads, key_dim, value_dim, .. } => {
                     heads * (row_bytes(*key_dim) + row_bytes(*value_dim))
                 }
+                StateKind::Recurrent { .. } => 0,
             })
             .sum()
+    }
+
+    /// Bytes of recurrent state a sequence holds whatever its length; 0 for a model without.
+    pub fn slot_bytes(&self) -> u64 {
+        let states = self.step().uses.iter().flat_map(|place| &self.blocks[place.block].states);
+        states.map(|state| 4 * state.kind.recurrent_elements() as u64).sum()
     }
 }
 

@@ -95,7 +95,7 @@ pub struct PlainCx<'a> {
     /// All values of the program by id; each `[rows, width]`.
     pub values: &'a mut [Vec<f32>],
     /// States of this block use by [`StateId`].
-    pub states: &'a mut [PlainKv],
+    pub states: &'a mut [PlainState],
     /// The tensor of a weight of this block use.
     pub tensor: &'a dyn Fn(WeightId) -> StoredTensor,
 }
@@ -138,15 +138,30 @@ impl PlainCx<'_> {
         Ok(self.weight(i)?.concat())
     }
 
-    /// The i-th state.
+    /// The i-th state, keys and values.
     pub fn state(&mut self, i: usize) -> &mut PlainKv {
         let id: StateId = self.view.node.states[i];
-        &mut self.states[id.at()]
+        &mut self.states[id.at()].kv
+    }
+
+    /// The i-th state, the elements of a recurrence.
+    pub fn elements(&mut self, i: usize) -> &mut [f32] {
+        let id: StateId = self.view.node.states[i];
+        &mut self.states[id.at()].elements
     }
 
     fn id_read(&self, i: usize) -> ValueId {
         self.view.node.reads[i]
     }
+}
+
+/// A state of one sequence in one layer; which field is in use follows from its kind.
+#[derive(Clone, Debug, Default)]
+pub struct PlainState {
+    /// Of attention.
+    pub kv: PlainKv,
+    /// Of a recurrence, in the declared shape.
+    pub elements: Vec<f32>,
 }
 
 /// Keys and values of one sequence in one layer, every position kept: `[position][head * dim]`.

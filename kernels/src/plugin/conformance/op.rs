@@ -6,7 +6,7 @@
 
 use super::{Numbers, Verdict, distance_ppm, require};
 use crate::cpu::{Isa, Pool};
-use crate::exec::{KvF32, KvStore, Lowering, OpPlugin, StepCx, Values};
+use crate::exec::{KvF32, KvStore, Lowering, OpPlugin, RecurrentStore, StepCx, Values};
 use crit_core::files::StoredTensor;
 use crit_core::model::program::op::NodeView;
 use crit_core::model::program::ops::gated_act::{Activation, GatedAct};
@@ -71,6 +71,7 @@ fn run(plugin: &dyn OpPlugin, case: &Case, pool: &Pool) -> Result<Option<Outputs
     let Some(mut kernel) = plugin.lower(&lowering).map_err(|error| error.to_string())? else { return Ok(None) };
     kernel.prepare(MOST, MOST).map_err(|error| error.to_string())?;
     let mut kv = KvStore::new(program, Arc::new(KvF32), 16, 1);
+    let mut recurrent = RecurrentStore::new(program, 1);
     let mut numbers = Numbers(5);
     let mut outputs = Vec::new();
     for tokens in [1, 4, MOST] {
@@ -87,7 +88,7 @@ fn run(plugin: &dyn OpPlugin, case: &Case, pool: &Pool) -> Result<Option<Outputs
                 buffer[..input.len()].copy_from_slice(input);
                 values.put(id, buffer);
             }
-            let mut cx = StepCx { batch: &batch, values: &mut values, kv: &mut kv, pool };
+            let mut cx = StepCx { batch: &batch, values: &mut values, kv: &mut kv, recurrent: &mut recurrent, pool };
             kernel.enqueue(&mut cx).map_err(|error| error.to_string())?;
             Ok::<_, String>(values.get(program.logits).to_vec())
         };

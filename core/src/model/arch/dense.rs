@@ -4,13 +4,16 @@
 //! these fields writes its own blocks.
 
 use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
+pub(crate) use super::parts::NormOver;
+use super::parts::kinds::kinds;
 use super::parts::stream::{self, Ends, Stream, head_name};
 use super::parts::{Attend, AttentionShape, AttentionValues, Mlp, MlpValues, Norm};
 use super::{ArchError, Source, rope::RopeTable};
-use crate::model::program::Program;
 use crate::model::program::ops::gated_act::Activation;
 use crate::model::program::ops::rope::RopePairs;
+use crate::model::program::ops::scale::Scale;
 use crate::model::program::ops::softcap::Softcap;
+use crate::model::program::{Program, ValueId};
 
 /// One kind of layer.
 pub struct LayerKind {
@@ -25,21 +28,37 @@ pub struct LayerKind {
 /// Norms around the two sublayers, by their tensor names within a layer.
 pub struct NormNames {
     /// Before attention.
-    pub before_attention: &'static str,
+    pub before_attention: Option<&'static str>,
     /// On the attention's output, before the residual.
     pub after_attention: Option<&'static str>,
     /// Before the MLP.
-    pub before_mlp: &'static str,
+    pub before_mlp: Option<&'static str>,
     /// On the MLP's output, before the residual.
     pub after_mlp: Option<&'static str>,
 }
 
 /// llama's norm names.
 pub const LLAMA_NORMS: NormNames = NormNames {
-    before_attention: "input_layernorm",
+    before_attention: Some("input_layernorm"),
     after_attention: None,
-    before_mlp: "post_attention_layernorm",
+    before_mlp: Some("post_attention_layernorm"),
     after_mlp: None,
+};
+
+/// The names where a sublayer's output is normed and its input is not: olmo2, exaone4.
+pub const POST_NORMS: NormNames = NormNames {
+    before_attention: None,
+    after_attention: Some("post_attention_layernorm"),
+    before_mlp: None,
+    after_mlp: Some("post_feedforward_layernorm"),
+};
+
+/// The names where both ends of a sublayer are normed: gemma2, gemma3.
+pub const SANDWICH_NORMS: NormNames = NormNames {
+    before_attention: Some("input_layernorm"),
+    after_attention: Some("post_attention_layernorm"),
+    before_mlp: Some("pre_feedforward_layernorm"),
+    after_mlp: Some("post_feedforward_layernorm"),
 };
 
 /// Where the tensors of a layer are, in most families.
@@ -73,6 +92,10 @@ pub struct Dense {
     pub attention_scale: f32,
     /// Cap on attention scores.
     pub attention_softcap: Option<f32>,
+    /// Factor on a sublayer's output where it joins the stream.
+    pub residual_scale: f32,
+    /// Factor on logits.
+    pub logit_scale: f32,
     /// Cap on logits.
     pub logit_softcap: Option<f32>,
     /// MLP activation.
@@ -83,8 +106,8 @@ pub struct Dense {
     pub o_bias: bool,
     /// Bias in the MLP.
     pub mlp_bias: bool,
-    /// Norm on each query and key head.
-    pub qk_norm: bool,
+    /// Norm on queries and keys, if any.
+    pub qk_norm: Option<NormOver>,
     /// Norms of a layer.
     pub norms: NormNames,
     /// Pair layout of rotary embedding in the stored q and k rows.
@@ -143,17 +166,41 @@ impl Dense {
             embed_scale: 1.0,
             attention_scale: (head_dim as f32).powf(-0.5),
             attention_softcap: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             logit_softcap: None,
             activation: known_activation("hidden_act", activation)?,
             qkv_bias: config.bool_or("attention_bias", false)?,
             o_bias: config.bool_or("attention_bias", false)?,
             mlp_bias: config.bool_or("mlp_bias", false)?,
-            qk_norm: false,
+            qk_norm: None,
             norms: LLAMA_NORMS,
             pairs: if source.storage.rope_interleaved_qk { RopePairs::Interleaved } else { RopePairs::HalfSplit },
             kinds: Vec::new(),
             layers: vec![0; layers],
         })
+    }
+
+    /// Layers of two kinds, `layer` without a window and `layer.window` with one, chosen by `layer_types` or, where the
+    /// config has none, by `default_windowed`.
+    ///
+    /// # Errors
+    /// `layer_types` that do not fit, or layers with a window and no `sliding_window`.
+    pub fn window_layers(
+        &mut self,
+        source: &Source<'_>,
+        (full, windowed): (Option<RopeTable>, Option<RopeTable>),
+        default_windowed: impl Fn(usize) -> bool,
+    ) -> Result<(), ArchError> {
+        let names = ["full_attention", "sliding_attention"];
+        let kind = |i| usize::from(default_windowed(i));
+        self.layers = kinds(source, "layer_types", &names, self.layers.len(), kind)?;
+        self.kinds = vec![LayerKind { name: "layer", rope: full, window: None }];
+        if self.layers.contains(&1) {
+            let window = Some(source.config.positive("sliding_window")?);
+            self.kinds.push(LayerKind { name: "layer.window", rope: windowed, window });
+        }
+        Ok(())
     }
 
     /// The program.
@@ -172,6 +219,9 @@ impl Dense {
         let prologue = builder.add(ends.embed("model.embed_tokens", self.embed_scale, v.stream));
         let kinds: Vec<usize> = self.kinds.iter().map(|kind| builder.add(self.layer(&v, kind))).collect();
         let mut epilogue = ends.head(self.norm(), "model.norm", head_name(source.tied_head()?), v.stream);
+        if self.logit_scale != 1.0 {
+            epilogue.op(Scale { factor: self.logit_scale }, &[v.stream.logits], &[v.stream.logits], &[]);
+        }
         if let Some(cap) = self.logit_softcap {
             epilogue.op(Softcap { cap }, &[v.stream.logits], &[v.stream.logits], &[]);
         }
@@ -200,12 +250,12 @@ impl Dense {
 
     fn layer(&self, v: &Values, kind: &LayerKind) -> BlockBuilder {
         let mut block = BlockBuilder::under(kind.name, LAYER);
-        let Stream { normed, sublayer, .. } = v.stream;
-        self.enter(&mut block, v, self.norms.before_attention);
+        let sublayer = v.stream.sublayer;
+        let normed = self.enter(&mut block, v, self.norms.before_attention);
         let shape = self.attention();
         shape.project(&mut block, "self_attn", self.qkv_bias, normed, v.attention);
-        if self.qk_norm {
-            shape.norm_heads(&mut block, "self_attn", self.norm(), v.attention);
+        if let Some(over) = self.qk_norm {
+            shape.norm_queries_and_keys(&mut block, "self_attn", (self.norm(), over), v.attention);
         }
         if let Some(table) = &kind.rope {
             shape.rotate(&mut block, table, self.pairs, v.attention);
@@ -214,21 +264,24 @@ impl Dense {
         shape.attend(&mut block, how, v.attention);
         shape.gather(&mut block, "self_attn.o_proj", self.o_bias, v.attention, sublayer);
         self.leave(&mut block, v, self.norms.after_attention);
-        self.enter(&mut block, v, self.norms.before_mlp);
+        let normed = self.enter(&mut block, v, self.norms.before_mlp);
         self.mlp().put(&mut block, "mlp", v.mlp, (normed, sublayer));
         self.leave(&mut block, v, self.norms.after_mlp);
         block
     }
 
-    fn enter(&self, block: &mut BlockBuilder, v: &Values, name: &'static str) {
+    /// What a sublayer reads: the stream, normed or as it is.
+    fn enter(&self, block: &mut BlockBuilder, v: &Values, norm: Option<&'static str>) -> ValueId {
+        let Some(name) = norm else { return v.stream.x };
         self.norm().put(block, name, name, self.hidden, (v.stream.x, v.stream.normed));
+        v.stream.normed
     }
 
     fn leave(&self, block: &mut BlockBuilder, v: &Values, norm: Option<&'static str>) {
         if let Some(name) = norm {
             self.norm().put(block, name, name, self.hidden, (v.stream.sublayer, v.stream.sublayer));
         }
-        stream::join(block, v.stream);
+        stream::join(block, self.residual_scale, v.stream);
     }
 }
 

@@ -5,11 +5,19 @@
 
 mod builder;
 pub mod dense;
+pub mod exaone4;
+pub mod gemma2;
 pub mod gemma3;
+pub mod granite;
 pub mod llama;
+pub mod mistral;
+pub mod olmo2;
+pub mod olmo3;
 mod parts;
+pub mod qwen2;
 pub mod qwen3;
 pub mod rope;
+pub mod smollm3;
 
 use super::program::{Program, ProgramError};
 use crate::error::{Diagnose, ErrorKind, nearest};
@@ -27,7 +35,19 @@ pub struct Family {
 }
 
 /// All families, sorted by name.
-pub const FAMILIES: &[Family] = &[gemma3::FAMILY, llama::FAMILY, qwen3::FAMILY];
+pub const FAMILIES: &[Family] = &[
+    exaone4::FAMILY,
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    granite::FAMILY,
+    llama::FAMILY,
+    mistral::FAMILY,
+    olmo2::FAMILY,
+    olmo3::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    smollm3::FAMILY,
+];
 
 /// What a family may look at.
 pub struct Source<'a> {

@@ -3,6 +3,7 @@
 mod add;
 mod embed;
 mod kv_write;
+mod scale;
 mod select_rows;
 
 use super::step::{Kernel, Lowering};
@@ -15,5 +16,10 @@ pub type Lower = fn(Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError>;
 pub type Entry = (&'static str, Lower);
 
 /// The shared kernels, sorted by op.
-pub const KERNELS: &[Entry] =
-    &[("add", add::lower), ("embed", embed::lower), ("kv_write", kv_write::lower), ("select_rows", select_rows::lower)];
+pub const KERNELS: &[Entry] = &[
+    ("add", add::lower),
+    ("embed", embed::lower),
+    ("kv_write", kv_write::lower),
+    ("scale", scale::lower),
+    ("select_rows", select_rows::lower),
+];

@@ -45,6 +45,15 @@ pub(crate) struct Attend {
     pub(crate) softcap: Option<f32>,
 }
 
+/// What a norm on queries and keys is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormOver {
+    /// Each head.
+    Head,
+    /// The whole projection, before it is cut into heads.
+    All,
+}
+
 impl AttentionShape {
     /// Elements of all query heads.
     pub(crate) fn q_width(&self) -> usize {
@@ -87,10 +96,20 @@ impl AttentionShape {
         }
     }
 
-    /// A norm on every query and key head, `module.q_norm` and `module.k_norm`.
-    pub(crate) fn norm_heads(&self, block: &mut BlockBuilder, module: &str, norm: Norm, values: AttentionValues) {
-        for (role, value) in [("q_norm", values.q), ("k_norm", values.k)] {
-            norm.put(block, &format!("{module}.{role}"), role, self.head_dim, (value, value));
+    /// A norm on queries and keys, `module.q_norm` and `module.k_norm`.
+    pub(crate) fn norm_queries_and_keys(
+        &self,
+        block: &mut BlockBuilder,
+        module: &str,
+        (norm, over): (Norm, NormOver),
+        values: AttentionValues,
+    ) {
+        for (role, value, width) in [("q_norm", values.q, self.q_width()), ("k_norm", values.k, self.kv_width())] {
+            let group = match over {
+                NormOver::Head => self.head_dim,
+                NormOver::All => width,
+            };
+            norm.put(block, &format!("{module}.{role}"), role, group, (value, value));
         }
     }
 

@@ -9,6 +9,6 @@ pub(crate) mod mlp;
 pub(crate) mod norm;
 pub(crate) mod stream;
 
-pub(crate) use attention::{Attend, AttentionShape, AttentionValues};
+pub(crate) use attention::{Attend, AttentionShape, AttentionValues, NormOver};
 pub(crate) use mlp::{Mlp, MlpValues};
 pub(crate) use norm::Norm;

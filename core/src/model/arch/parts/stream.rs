@@ -63,9 +63,9 @@ impl Ends {
     }
 }
 
-/// Adds a sublayer's output to the stream.
-pub(crate) fn join(block: &mut BlockBuilder, stream: Stream) {
-    block.op(Add, &[stream.x, stream.sublayer], &[stream.x], &[]);
+/// Adds a sublayer's output to the stream, times `scale`.
+pub(crate) fn join(block: &mut BlockBuilder, scale: f32, stream: Stream) {
+    block.op(Add { scale }, &[stream.x, stream.sublayer], &[stream.x], &[]);
 }
 
 /// The head's tensor: its own, or the embedding's.

@@ -1,6 +1,6 @@
-//! `add`: out = a + b, the residual connection.
+//! `add`: out = a + scale * b, the residual connection.
 //!
-//! Reads a, b `[T, n]`; writes out `[T, n]` (may be a).
+//! Reads a, b `[T, n]`; writes out `[T, n]` (may be a). `scale` is granite's residual multiplier, else 1.
 
 use crate::model::program::op::NodeView;
 use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
@@ -8,7 +8,15 @@ use std::any::Any;
 
 /// Element-wise sum.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Add;
+pub struct Add {
+    /// Factor on b.
+    pub scale: f32,
+}
+
+impl Add {
+    /// The plain sum.
+    pub const SUM: Self = Self { scale: 1.0 };
+}
 
 impl Op for Add {
     fn name(&self) -> &'static str {
@@ -21,7 +29,7 @@ impl Op for Add {
 
     fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
         let (a, b) = (cx.read(0), cx.read(1));
-        cx.write(0, a.iter().zip(&b).map(|(a, b)| a + b).collect());
+        cx.write(0, a.iter().zip(&b).map(|(a, b)| a + self.scale * b).collect());
         Ok(())
     }
 

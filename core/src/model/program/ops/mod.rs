@@ -8,9 +8,21 @@ pub mod kv_write;
 pub mod linear;
 pub mod rms_norm;
 pub mod rope;
+pub mod scale;
 pub mod select_rows;
 pub mod softcap;
 
 /// Every op's name, sorted: what a backend must cover.
-pub const NAMES: &[&str] =
-    &["add", "attention", "embed", "gated_act", "kv_write", "linear", "rms_norm", "rope", "select_rows", "softcap"];
+pub const NAMES: &[&str] = &[
+    "add",
+    "attention",
+    "embed",
+    "gated_act",
+    "kv_write",
+    "linear",
+    "rms_norm",
+    "rope",
+    "scale",
+    "select_rows",
+    "softcap",
+];

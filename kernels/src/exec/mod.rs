@@ -20,5 +20,5 @@ pub use build::{BuildError, ExecOptions, Style, build};
 pub use executor::CpuExecutor;
 pub use kv::{KvF16, KvF32, KvFormat, KvStore};
 pub use products::Products;
-pub use recurrent::{RecurrentStore, SlotState};
+pub use recurrent::{RecurrentStore, SlotStates};
 pub use step::{Kernel, Lowering, OpPlugin, StateKey, StepCx, Values};

@@ -22,8 +22,10 @@ pub struct RecurrentStore {
     index: HashMap<StateKey, usize>,
 }
 
-/// A state's elements in one slot.
-pub struct SlotState<'a> {
+/// A state's elements, slot after slot.
+pub struct SlotStates<'a> {
+    /// Elements of a slot.
+    pub elements: usize,
     /// As they are.
     pub now: &'a mut [f32],
     /// As they were before tokens on trial.
@@ -73,14 +75,13 @@ impl RecurrentStore {
         }
     }
 
-    /// A state in a slot.
+    /// A state's elements in all slots.
     ///
     /// # Panics
-    /// The state is not recurrent, or there is no such slot: lowering and the executor have checked both.
-    pub fn slot(&mut self, key: StateKey, slot: u32) -> SlotState<'_> {
-        let area = &mut self.areas[self.index[&key]];
-        let range = slot as usize * area.elements..(slot as usize + 1) * area.elements;
-        SlotState { now: &mut area.now[range.clone()], saved: &mut area.saved[range] }
+    /// The state is not recurrent: lowering has it from the program.
+    pub fn slots_of(&mut self, key: StateKey) -> SlotStates<'_> {
+        let Area { elements, now, saved } = &mut self.areas[self.index[&key]];
+        SlotStates { elements: *elements, now, saved }
     }
 
     /// Puts a slot's state back to where it was before the trial tokens of its last step.

@@ -1,6 +1,6 @@
 //! `gated_act` in f32.
 
-use super::lanes::{gelu_tanh, per_isa, silu};
+use super::lanes::{gelu_tanh, per_isa, sigmoid, silu};
 use crate::cpu::Isa;
 use crate::cpu::shared::Shared;
 use crate::exec::step::{Kernel, Lowering, StepCx};
@@ -45,6 +45,7 @@ impl Kernel for Gate {
             let part = unsafe { parts.part(start, len) };
             match self.activation {
                 Activation::Silu => gate_silu(self.isa, part, &up[start..start + len]),
+                Activation::Sigmoid => gate_sigmoid(self.isa, part, &up[start..start + len]),
                 Activation::GeluTanh => gate_gelu(self.isa, part, &up[start..start + len]),
             }
         });
@@ -61,6 +62,16 @@ per_isa! {
 per_isa! {
     /// gate = gelu(gate) * up.
     fn gate_gelu = gelu_body(gate: &mut [f32], up: &[f32])
+}
+
+per_isa! {
+    /// gate = sigmoid(gate) * up.
+    fn gate_sigmoid = sigmoid_body(gate: &mut [f32], up: &[f32])
+}
+
+#[inline(always)]
+fn sigmoid_body<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
+    gate.iter_mut().zip(up).for_each(|(g, u)| *g = sigmoid::<FMA>(*g) * u);
 }
 
 #[inline(always)]

@@ -109,6 +109,12 @@ pub fn exp<const FMA: bool>(x: f32) -> f32 {
     if x < -87.3 { 0.0 } else { value }
 }
 
+/// 1 / (1 + e^-x).
+#[inline(always)]
+pub fn sigmoid<const FMA: bool>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<FMA>(-x))
+}
+
 /// x * sigmoid(x).
 #[inline(always)]
 pub fn silu<const FMA: bool>(x: f32) -> f32 {

@@ -3,7 +3,7 @@
 mod attention;
 mod attention_run;
 mod gated_act;
-mod lanes;
+pub(crate) mod lanes;
 mod linear;
 mod rms_norm;
 mod rope;

@@ -1,10 +1,18 @@
-//! Kernels that both styles share, because there is only one way to do them: sums, copies, gathers.
+//! Kernels that both styles share, because there is only one way to do them: sums, copies, gathers,
+//! recurrences.
 
 mod add;
 mod embed;
+mod gated_delta;
+mod gated_norm;
 mod kv_write;
+mod mamba2;
+mod mul;
+mod recurrence;
 mod scale;
 mod select_rows;
+mod short_conv;
+mod take_columns;
 
 use super::step::{Kernel, Lowering};
 use crit_core::runtime::EngineError;
@@ -19,7 +27,13 @@ pub type Entry = (&'static str, Lower);
 pub const KERNELS: &[Entry] = &[
     ("add", add::lower),
     ("embed", embed::lower),
+    ("gated_delta", gated_delta::lower),
+    ("gated_norm", gated_norm::lower),
     ("kv_write", kv_write::lower),
+    ("mamba2", mamba2::lower),
+    ("mul", mul::lower),
     ("scale", scale::lower),
     ("select_rows", select_rows::lower),
+    ("short_conv", short_conv::lower),
+    ("take_columns", take_columns::lower),
 ];

@@ -13,12 +13,15 @@ pub enum Activation {
     Silu,
     /// The tanh approximation of GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415).
     GeluTanh,
+    /// 1 / (1 + e^-x): a gate on attention's output.
+    Sigmoid,
 }
 
 impl Activation {
     /// The activation named so in a config (`hidden_act`).
     pub fn from_config(name: &str) -> Option<Self> {
         match name {
+            "sigmoid" => Some(Self::Sigmoid),
             "silu" | "swish" => Some(Self::Silu),
             "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_new" => Some(Self::GeluTanh),
             _ => None,
@@ -28,6 +31,7 @@ impl Activation {
     /// Its value at x.
     pub fn eval(self, x: f64) -> f64 {
         match self {
+            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Self::Silu => x / (1.0 + (-x).exp()),
             Self::GeluTanh => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));

@@ -4,13 +4,19 @@ pub mod add;
 pub mod attention;
 pub mod embed;
 pub mod gated_act;
+pub mod gated_delta;
+pub mod gated_norm;
 pub mod kv_write;
 pub mod linear;
+pub mod mamba2;
+pub mod mul;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
 pub mod select_rows;
+pub mod short_conv;
 pub mod softcap;
+pub mod take_columns;
 
 /// Every op's name, sorted: what a backend must cover.
 pub const NAMES: &[&str] = &[
@@ -18,11 +24,17 @@ pub const NAMES: &[&str] = &[
     "attention",
     "embed",
     "gated_act",
+    "gated_delta",
+    "gated_norm",
     "kv_write",
     "linear",
+    "mamba2",
+    "mul",
     "rms_norm",
     "rope",
     "scale",
     "select_rows",
+    "short_conv",
     "softcap",
+    "take_columns",
 ];

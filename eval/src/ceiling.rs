@@ -461,7 +461,7 @@ mod tests {
             blocks,
             entries: vec![Entry { name: "step", uses }],
             logits: ValueId(2),
-            skip_prefixes: vec![],
+            skips: vec![],
         }
     }
 

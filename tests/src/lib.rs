@@ -156,12 +156,14 @@ impl<'a> Hand<'a> {
     pub fn run(&mut self, ids: &[u32], chunk: usize) -> Vec<Vec<f32>> {
         let vocab = self.executor.info().vocab;
         let block_tokens = self.executor.info().block_tokens as u32;
+        let length = self.past as usize + ids.len();
         let mut out = Vec::new();
         for part in ids.chunks(chunk) {
             let end = self.past + part.len() as u32;
             let blocks = (0..end.div_ceil(block_tokens)).collect();
             let mut batch = StepBatch::default();
             batch.push(part, self.past, blocks, 0, 0..part.len() as u32);
+            batch.known(length);
             let mut logits = Vec::new();
             self.executor.step(&batch, &mut logits).expect("the step fits");
             out.extend(logits.chunks(vocab).map(<[f32]>::to_vec));

@@ -151,7 +151,12 @@ impl Model {
     }
 
     fn check_all_used(&self, used: &HashSet<String>) -> Result<(), ArchError> {
-        let skipped = |name: &str| self.program.skip_prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let skipped = |name: &str| {
+            self.program.skips.iter().any(|skip| match skip.strip_prefix('*') {
+                Some(end) => name.ends_with(end),
+                None => name.starts_with(skip),
+            })
+        };
         let tied_copy = |name: &str| name == "lm_head.weight" && !used.contains(name);
         match self.checkpoint.tensors().find(|t| !used.contains(t.name()) && !skipped(t.name()) && !tied_copy(t.name()))
         {

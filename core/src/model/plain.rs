@@ -94,6 +94,7 @@ impl PlainExecutor {
                     view,
                     tokens: &batch.tokens[range.clone()],
                     past: seq.past as usize,
+                    length: seq.length as usize,
                     rows: &rows,
                     values: &mut values,
                     states: &mut states,

@@ -11,6 +11,9 @@ pub struct SeqStep {
     pub tokens: u32,
     /// Positions its state holds before this step; token i of the step stands at `past + i`.
     pub past: u32,
+    /// Tokens the sequence is known to have, at least `past + tokens`: some models compute all positions of a long sequence
+    /// otherwise than those of a short one.
+    pub length: u32,
     /// Blocks of the KV cache that hold positions `0 .. past + tokens`, in order.
     pub blocks: Vec<u32>,
     /// Slot of its constant-size state (recurrent layers), unique among the live sequences.
@@ -48,7 +51,15 @@ impl StepBatch {
         self.tokens.extend_from_slice(tokens);
         self.positions.extend((0..tokens.len() as u32).map(|i| past + i));
         self.rows.extend(wanted.into_iter().map(|i| first + i));
-        self.seqs.push(SeqStep { first, tokens: tokens.len() as u32, past, blocks, slot, trial: 0 });
+        let tokens = tokens.len() as u32;
+        self.seqs.push(SeqStep { first, tokens, past, length: past + tokens, blocks, slot, trial: 0 });
+    }
+
+    /// Says how many tokens the sequence added last is known to have.
+    pub fn known(&mut self, length: usize) {
+        if let Some(seq) = self.seqs.last_mut() {
+            seq.length = u32::try_from(length).unwrap_or(u32::MAX);
+        }
     }
 
     /// Says that the last `trial` tokens of the sequence added last are on trial.

@@ -36,9 +36,10 @@ impl Kernel for Rotate {
         if self.from != self.out {
             out[..n].copy_from_slice(cx.values.get(self.from));
         }
-        for (row, position) in out[..n].chunks_mut(self.width).zip(&cx.batch.positions) {
+        let lengths = cx.batch.seqs.iter().flat_map(|s| std::iter::repeat_n(s.length as usize, s.tokens as usize));
+        for ((row, position), length) in out[..n].chunks_mut(self.width).zip(&cx.batch.positions).zip(lengths) {
             self.turns.clear();
-            self.turns.extend(self.rope.inv_freq.iter().map(|freq| {
+            self.turns.extend(self.rope.angles(length).iter().map(|freq| {
                 let (sin, cos) = (f64::from(*position) * f64::from(*freq)).sin_cos();
                 let scale = f64::from(self.rope.magnitude);
                 ((cos * scale) as f32, (sin * scale) as f32)

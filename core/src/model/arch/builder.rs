@@ -29,14 +29,14 @@ pub(crate) struct ProgramBuilder {
     values: Vec<ValueDecl>,
     blocks: Vec<Block>,
     entries: Vec<Entry>,
-    skip_prefixes: Vec<&'static str>,
+    skips: Vec<&'static str>,
 }
 
 impl ProgramBuilder {
     /// An empty program with an empty `step` entry.
     pub(crate) fn new(arch: &'static str) -> Self {
         let entries = vec![Entry { name: "step", uses: Vec::new() }];
-        Self { arch, values: Vec::new(), blocks: Vec::new(), entries, skip_prefixes: Vec::new() }
+        Self { arch, values: Vec::new(), blocks: Vec::new(), entries, skips: Vec::new() }
     }
 
     /// A value with one row a token.
@@ -80,9 +80,9 @@ impl ProgramBuilder {
         }
     }
 
-    /// Tensors that plain decoding leaves out on purpose.
-    pub(crate) fn skip(&mut self, prefix: &'static str) {
-        self.skip_prefixes.push(prefix);
+    /// Tensors that plain decoding leaves out on purpose: those that begin so, or after a `*` those that end so.
+    pub(crate) fn skip(&mut self, pattern: &'static str) {
+        self.skips.push(pattern);
     }
 
     /// The checked program.
@@ -100,7 +100,7 @@ impl ProgramBuilder {
             blocks: self.blocks,
             entries: self.entries,
             logits,
-            skip_prefixes: self.skip_prefixes,
+            skips: self.skips,
         };
         program.check()?;
         Ok(program)

@@ -106,6 +106,10 @@ pub struct Dense {
     pub o_bias: bool,
     /// Bias in the MLP.
     pub mlp_bias: bool,
+    /// Whether q, k and v are stored as one map.
+    pub fused_qkv: bool,
+    /// Whether gate and up are stored as one map.
+    pub fused_gate_up: bool,
     /// Norm on queries and keys, if any.
     pub qk_norm: Option<NormOver>,
     /// Norms of a layer.
@@ -173,6 +177,8 @@ impl Dense {
             qkv_bias: config.bool_or("attention_bias", false)?,
             o_bias: config.bool_or("attention_bias", false)?,
             mlp_bias: config.bool_or("mlp_bias", false)?,
+            fused_qkv: false,
+            fused_gate_up: false,
             qk_norm: None,
             norms: LLAMA_NORMS,
             pairs: if source.storage.rope_interleaved_qk { RopePairs::Interleaved } else { RopePairs::HalfSplit },
@@ -210,6 +216,8 @@ impl Dense {
     pub fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
         let mut builder = ProgramBuilder::new(self.arch);
         builder.skip("rope_freqs.");
+        // Old files keep the rotary table they were trained with; it follows from the config.
+        builder.skip("*.rotary_emb.inv_freq");
         let ends = Ends { hidden: self.hidden, vocab: self.vocab };
         let v = Values {
             stream: ends.values(&mut builder),
@@ -253,7 +261,10 @@ impl Dense {
         let sublayer = v.stream.sublayer;
         let normed = self.enter(&mut block, v, self.norms.before_attention);
         let shape = self.attention();
-        shape.project(&mut block, "self_attn", self.qkv_bias, normed, v.attention);
+        match self.fused_qkv {
+            true => shape.project_fused(&mut block, "self_attn.qkv_proj", (self.qkv_bias, false), normed, v.attention),
+            false => shape.project(&mut block, "self_attn", self.qkv_bias, normed, v.attention),
+        }
         if let Some(over) = self.qk_norm {
             shape.norm_queries_and_keys(&mut block, "self_attn", (self.norm(), over), v.attention);
         }
@@ -265,7 +276,10 @@ impl Dense {
         shape.gather(&mut block, "self_attn.o_proj", self.o_bias, v.attention, sublayer);
         self.leave(&mut block, v, self.norms.after_attention);
         let normed = self.enter(&mut block, v, self.norms.before_mlp);
-        self.mlp().put(&mut block, "mlp", v.mlp, (normed, sublayer));
+        match self.fused_gate_up {
+            true => self.mlp().put_fused(&mut block, "mlp", v.mlp, (normed, sublayer)),
+            false => self.mlp().put(&mut block, "mlp", v.mlp, (normed, sublayer)),
+        }
         self.leave(&mut block, v, self.norms.after_mlp);
         block
     }
@@ -292,7 +306,7 @@ impl Dense {
 pub fn known_activation(key: &str, name: &str) -> Result<Activation, ArchError> {
     Activation::from_config(name).ok_or_else(|| ArchError::Value {
         key: key.into(),
-        why: format!("activation `{name}` is not supported; supported are silu, gelu_pytorch_tanh"),
+        why: format!("activation `{name}` is not supported; supported are silu, gelu_pytorch_tanh, relu2"),
     })
 }
 

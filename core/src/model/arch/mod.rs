@@ -4,16 +4,20 @@
 //! program; it never touches weight data except small tables that belong to the description (GGUF's `rope_freqs`).
 
 mod builder;
+pub mod cohere2;
 pub mod dense;
 pub mod exaone4;
 pub mod gemma2;
 pub mod gemma3;
+pub mod glm4;
+pub mod gpt2;
 pub mod granite;
 pub mod llama;
 pub mod mistral;
 pub mod olmo2;
 pub mod olmo3;
 mod parts;
+pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
 pub mod rope;
@@ -36,14 +40,18 @@ pub struct Family {
 
 /// All families, sorted by name.
 pub const FAMILIES: &[Family] = &[
+    cohere2::FAMILY,
     exaone4::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    glm4::FAMILY,
+    gpt2::FAMILY,
     granite::FAMILY,
     llama::FAMILY,
     mistral::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
+    phi3::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
     smollm3::FAMILY,

@@ -1,10 +1,12 @@
 //! RoPE tables from a config, in both dialects: `rope_parameters` (flat, or one dict per layer type) and the older
 //! `rope_theta` + `rope_scaling`.
 //!
-//! Kinds: default, linear, llama3 and yarn (Peng et al. 2023, arXiv:2309.00071).
+//! Kinds: default, linear, llama3, yarn (Peng et al. 2023, arXiv:2309.00071), longrope (Ding et al. 2024,
+//! arXiv:2402.13753), and dynamic, which up to the claimed context is the default.
 
 use super::{ArchError, Source};
 use crate::json::Config;
+use crate::model::program::ops::rope::LongRope;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ pub struct RopeTable {
     pub inv_freq: Arc<[f32]>,
     /// Factor on cos and sin.
     pub magnitude: f32,
+    /// Other angles for long sequences.
+    pub long: Option<LongRope>,
 }
 
 /// Where a layer type finds its base and its scaling in the older dialect.
@@ -54,6 +58,11 @@ pub fn table(
         return Err(value(old.theta, format!("the base must be positive, not {theta}")));
     }
     let base: Vec<f64> = (0..rotary_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / rotary_dim as f64)).collect();
+    if let Some(scaling) = &scaling
+        && kind(scaling)? == "longrope"
+    {
+        return longrope(config, scaling, &base, max_context);
+    }
     let (mut freq, magnitude) = match scaling {
         None => (base, 1.0),
         Some(scaling) => scaled(&scaling, base, rotary_dim, theta, max_context)?,
@@ -63,7 +72,50 @@ pub fn table(
         factors.dequant_rows(0..1, &mut divide)?;
         freq.iter_mut().zip(&divide).for_each(|(f, d)| *f /= f64::from(*d));
     }
-    Ok(RopeTable { inv_freq: freq.iter().map(|f| *f as f32).collect(), magnitude: magnitude as f32 })
+    Ok(RopeTable { inv_freq: freq.iter().map(|f| *f as f32).collect(), magnitude: magnitude as f32, long: None })
+}
+
+/// Elements of a head that rotate, the first ones: `partial_rotary_factor` of them, wherever the config has it.
+///
+/// # Errors
+/// A share outside 0 to 1.
+pub fn rotary_dim(source: &Source<'_>, layer_type: &str, head_dim: usize, default: f64) -> Result<usize, ArchError> {
+    const KEY: &str = "partial_rotary_factor";
+    let mut share = source.config.f64_or(KEY, default)?;
+    if let Some(parameters) = source.config.opt_object("rope_parameters")? {
+        share = parameters.opt_object(layer_type)?.unwrap_or(parameters).f64_or(KEY, share)?;
+    }
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(value(KEY, format!("must lie in (0, 1], not {share}")));
+    }
+    Ok((head_dim as f64 * share) as usize)
+}
+
+fn kind(scaling: &Config) -> Result<&str, ArchError> {
+    Ok(scaling.opt_str("rope_type")?.or(scaling.opt_str("type")?).unwrap_or("default"))
+}
+
+/// Divisors a pair for sequences up to the original context, and others beyond it.
+fn longrope(config: &Config, scaling: &Config, base: &[f64], max_context: f64) -> Result<RopeTable, ArchError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let divided = |key: &str| -> Result<Arc<[f32]>, ArchError> {
+        let factors = scaling.opt_f64_list(key)?.unwrap_or_default();
+        if factors.len() != base.len() {
+            return Err(value(key, format!("{} factors for {} rotating pairs", factors.len(), base.len())));
+        }
+        Ok(base.iter().zip(&factors).map(|(f, d)| (f / d) as f32).collect())
+    };
+    let original = config.f64_or(ORIGINAL, scaling.f64_or(ORIGINAL, max_context)?)?;
+    if !(original.is_finite() && original > 1.0) {
+        return Err(value(ORIGINAL, format!("must be more than 1, not {original}")));
+    }
+    let stretch = if config.has(ORIGINAL) { max_context / original } else { scaling.f64_or("factor", 1.0)? };
+    let default = if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / original.ln()).sqrt() };
+    Ok(RopeTable {
+        inv_freq: divided("short_factor")?,
+        magnitude: scaling.f64_or("attention_factor", default)? as f32,
+        long: Some(LongRope { above: original as usize, inv_freq: divided("long_factor")? }),
+    })
 }
 
 fn value(key: &str, why: impl Into<String>) -> ArchError {
@@ -85,18 +137,19 @@ fn scaled(
     theta: f64,
     max_context: f64,
 ) -> Result<(Vec<f64>, f64), ArchError> {
-    let kind = scaling.opt_str("rope_type")?.or(scaling.opt_str("type")?).unwrap_or("default");
-    match kind {
-        "default" => Ok((base, 1.0)),
+    match kind(scaling)? {
+        // Dynamic scaling sets in past the context that `max_position_embeddings` claims.
+        "default" | "dynamic" => Ok((base, 1.0)),
         "linear" => {
             let factor = positive(scaling, "factor", None)?;
             Ok((base.iter().map(|f| f / factor).collect(), 1.0))
         }
         "llama3" => Ok((llama3(scaling, &base, max_context)?, 1.0)),
         "yarn" => yarn(scaling, &base, rotary_dim, theta, max_context),
-        other => {
-            Err(value("rope_type", format!("`{other}` is not supported; supported are default, linear, llama3, yarn")))
-        }
+        other => Err(value(
+            "rope_type",
+            format!("`{other}` is not supported; supported are default, dynamic, linear, llama3, longrope, yarn"),
+        )),
     }
 }
 

@@ -225,8 +225,8 @@ pub struct Program {
     pub entries: Vec<Entry>,
     /// The value that holds the wanted logits, `[R, vocab]`.
     pub logits: ValueId,
-    /// Checkpoint tensors that plain decoding leaves out on purpose, as prefixes.
-    pub skip_prefixes: Vec<&'static str>,
+    /// Checkpoint tensors that plain decoding leaves out on purpose: beginnings of names, or ends after a `*`.
+    pub skips: Vec<&'static str>,
 }
 
 impl Program {

@@ -1,6 +1,6 @@
 //! What an op is: a name, a cost and a plain reference.
 
-use super::{Axes, Block, NodeCost, OpNode, Program, StateId, StoredSizes, ValueId, WeightId};
+use super::{Axes, Axis, Block, NodeCost, OpNode, Program, StateId, StoredSizes, ValueId, WeightId};
 use crate::files::StoredTensor;
 use std::any::Any;
 use std::fmt::Debug;
@@ -47,6 +47,14 @@ impl NodeView<'_> {
         self.program.values[self.node.writes[i].at()].width
     }
 
+    /// Rows of the first value written.
+    pub fn rows(&self, axes: &Axes) -> u64 {
+        match self.program.values[self.node.writes[0].at()].axis {
+            Axis::Tokens => axes.tokens(),
+            Axis::Rows => axes.rows(),
+        }
+    }
+
     /// Checkpoint tensor of the i-th weight.
     pub fn tensor(&self, i: usize) -> String {
         self.program.tensor_name(self.place, self.node.weights[i])
@@ -90,6 +98,8 @@ pub struct PlainCx<'a> {
     pub tokens: &'a [u32],
     /// Position of the step's first token; token t stands at `past + t`.
     pub past: usize,
+    /// Tokens the sequence is known to have, at least `past` and T together.
+    pub length: usize,
     /// Indices into the step's tokens whose logits are wanted, `[R]`.
     pub rows: &'a [u32],
     /// All values of the program by id; each `[rows, width]`.

@@ -15,11 +15,14 @@ struct Rotate {
     out: ValueId,
     width: usize,
     table: Arc<Mutex<Turns>>,
+    /// The table of long sequences.
+    long: Option<(usize, Arc<Mutex<Turns>>)>,
 }
 
 /// cos then sin of every position up to the longest seen, `[positions][2][pairs]`.
-#[derive(Default)]
 pub struct Turns {
+    inv_freq: Arc<[f32]>,
+    magnitude: f32,
     values: Vec<f32>,
     positions: usize,
 }
@@ -36,27 +39,27 @@ struct Shared {
 }
 
 impl TurnTables {
-    fn of(&self, rope: &Rope) -> Arc<Mutex<Turns>> {
+    fn of(&self, inv_freq: &Arc<[f32]>, magnitude: f32) -> Arc<Mutex<Turns>> {
         let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |s: &&Shared| s.inv_freq == rope.inv_freq && s.magnitude == rope.magnitude;
+        let same = |s: &&Shared| s.inv_freq == *inv_freq && s.magnitude == magnitude;
         if let Some(shared) = tables.iter().find(same) {
             return shared.table.clone();
         }
-        let table = Arc::new(Mutex::new(Turns::default()));
-        let (inv_freq, magnitude) = (rope.inv_freq.clone(), rope.magnitude);
-        tables.push(Shared { inv_freq, magnitude, table: table.clone() });
+        let turns = Turns { inv_freq: inv_freq.clone(), magnitude, values: Vec::new(), positions: 0 };
+        let table = Arc::new(Mutex::new(turns));
+        tables.push(Shared { inv_freq: inv_freq.clone(), magnitude, table: table.clone() });
         table
     }
 }
 
 impl Turns {
     /// Angles in f64: an f32 angle loses all its digits at long context.
-    fn reach(&mut self, positions: usize, rope: &Rope) {
+    fn reach(&mut self, positions: usize) {
         for position in self.positions..positions {
             let turn = |freq: &f32| (position as f64 * f64::from(*freq)).sin_cos();
-            let turns: Vec<(f64, f64)> = rope.inv_freq.iter().map(turn).collect();
-            self.values.extend(turns.iter().map(|(_, cos)| *cos as f32 * rope.magnitude));
-            self.values.extend(turns.iter().map(|(sin, _)| *sin as f32 * rope.magnitude));
+            let turns: Vec<(f64, f64)> = self.inv_freq.iter().map(turn).collect();
+            self.values.extend(turns.iter().map(|(_, cos)| *cos as f32 * self.magnitude));
+            self.values.extend(turns.iter().map(|(sin, _)| *sin as f32 * self.magnitude));
         }
         self.positions = self.positions.max(positions);
     }
@@ -65,9 +68,10 @@ impl Turns {
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let rope: Rope = node.op::<Rope>().clone();
-    let table = node.turns.of(&rope);
+    let table = node.turns.of(&rope.inv_freq, rope.magnitude);
+    let long = rope.long.as_ref().map(|long| (long.above, node.turns.of(&long.inv_freq, rope.magnitude)));
     let width = node.view.write_width(0);
-    Ok(Box::new(Rotate { isa: node.isa, rope, from: n.reads[0], out: n.writes[0], width, table }))
+    Ok(Box::new(Rotate { isa: node.isa, rope, from: n.reads[0], out: n.writes[0], width, table, long }))
 }
 
 impl Kernel for Rotate {
@@ -81,14 +85,20 @@ impl Kernel for Rotate {
         if self.from != self.out {
             out[..n].copy_from_slice(cx.values.get(self.from));
         }
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let longest = cx.batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
-        table.reach(longest, &self.rope);
         let size = 2 * self.rope.inv_freq.len();
         let interleaved = self.rope.pairs == RopePairs::Interleaved;
-        for (row, position) in out[..n].chunks_mut(self.width).zip(&cx.batch.positions) {
-            let turns = &table.values[*position as usize * size..][..size];
-            rotate(self.isa, row, turns, self.rope.head_dim, interleaved);
+        for seq in &cx.batch.seqs {
+            let table = match &self.long {
+                Some((above, long)) if seq.length as usize > *above => long,
+                _ => &self.table,
+            };
+            let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+            table.reach((seq.past + seq.tokens) as usize);
+            let rows = out[seq.first as usize * self.width..].chunks_mut(self.width);
+            for (row, position) in rows.zip(seq.past..seq.past + seq.tokens) {
+                let turns = &table.values[position as usize * size..][..size];
+                rotate(self.isa, row, turns, self.rope.head_dim, interleaved);
+            }
         }
         cx.values.put(self.out, out);
         Ok(())

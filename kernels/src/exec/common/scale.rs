@@ -1,5 +1,6 @@
-//! `scale`: out = x times a factor a channel.
+//! `scale`: out = x times a factor, or times a factor a channel.
 
+use super::rows::by_rows;
 use crate::exec::step::{Kernel, Lowering, StepCx};
 use crit_core::files::StoredTensor;
 use crit_core::model::program::ValueId;
@@ -11,6 +12,7 @@ struct Multiply {
     factors: Vec<f32>,
     from: ValueId,
     out: ValueId,
+    width: usize,
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
@@ -18,7 +20,7 @@ pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> 
     let weight = node.weights.first().map_or(vec![1.0], StoredTensor::to_f32);
     let factors = weight.iter().map(|w| w * factor).collect();
     let n = node.view.node;
-    Ok(Box::new(Multiply { factors, from: n.reads[0], out: n.writes[0] }))
+    Ok(Box::new(Multiply { factors, from: n.reads[0], out: n.writes[0], width: node.view.write_width(0) }))
 }
 
 impl Kernel for Multiply {
@@ -27,18 +29,9 @@ impl Kernel for Multiply {
     }
 
     fn enqueue(&mut self, cx: &mut StepCx<'_>) -> Result<(), EngineError> {
-        let mut out = cx.values.take(self.out);
-        let n = cx.values.len(self.out);
-        if self.from != self.out {
-            out[..n].copy_from_slice(cx.values.get(self.from));
-        }
-        for row in out[..n].chunks_mut(if self.factors.len() == 1 { n.max(1) } else { self.factors.len() }) {
-            match self.factors[..] {
-                [factor] => row.iter_mut().for_each(|v| *v *= factor),
-                _ => row.iter_mut().zip(&self.factors).for_each(|(v, f)| *v *= f),
-            }
-        }
-        cx.values.put(self.out, out);
-        Ok(())
+        by_rows(cx, "scale", (self.from, self.out), self.width, &|_, row| match self.factors[..] {
+            [factor] => row.iter_mut().for_each(|v| *v *= factor),
+            _ => row.iter_mut().zip(&self.factors).for_each(|(v, f)| *v *= f),
+        })
     }
 }

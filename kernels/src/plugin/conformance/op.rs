@@ -104,6 +104,7 @@ fn plain(case: &Case, view: NodeView<'_>, batch: &StepBatch, mut values: Vec<Vec
         view,
         tokens: &batch.tokens,
         past: 0,
+        length: batch.tokens.len(),
         rows: &batch.rows,
         values: &mut values,
         states: &mut [],
@@ -190,7 +191,7 @@ fn case(name: String, op: Arc<dyn Op>, axis: Axis, reads: &[usize], writes: usiz
         blocks: vec![block],
         entries: vec![Entry { name: "step", uses: vec![BlockUse { block: 0, layer: Some(0) }] }],
         logits: out,
-        skip_prefixes: Vec::new(),
+        skips: Vec::new(),
     };
     Case { name, program, weights }
 }

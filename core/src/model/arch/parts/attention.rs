@@ -1,6 +1,6 @@
 //! Grouped-query attention in steps: project, norm, rotate, attend, gather.
 
-use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
+use super::super::builder::{BlockBuilder, Map, ProgramBuilder, Stored};
 use super::super::rope::RopeTable;
 use super::Norm;
 use crate::model::program::ops::attention::Attention;
@@ -96,6 +96,26 @@ impl AttentionShape {
         }
     }
 
+    /// q, k and v from `from` by one stored map `module` whose outputs are those of q, k and v in a row.
+    pub(crate) fn project_fused(
+        &self,
+        block: &mut BlockBuilder,
+        module: &str,
+        (bias, transposed): (bool, bool),
+        from: ValueId,
+        values: AttentionValues,
+    ) {
+        let (q, kv) = (self.q_width(), self.kv_width());
+        let outputs = q + 2 * kv;
+        for (role, out, width, first) in
+            [("q_proj", values.q, q, 0), ("k_proj", values.k, kv, q), ("v_proj", values.v, kv, q + kv)]
+        {
+            let stored = Stored { outputs, first, transposed };
+            let map = Map::columns(width, self.hidden).with_bias(bias).stored(stored);
+            block.linear(role, module, map, from, out);
+        }
+    }
+
     /// A norm on queries and keys, `module.q_norm` and `module.k_norm`.
     pub(crate) fn norm_queries_and_keys(
         &self,
@@ -158,6 +178,7 @@ impl AttentionShape {
 impl RopeTable {
     /// The op that rotates heads of `head_dim` by this table.
     pub(crate) fn op(&self, head_dim: usize, pairs: RopePairs) -> Rope {
-        Rope { head_dim, inv_freq: self.inv_freq.clone(), magnitude: self.magnitude, pairs }
+        let Self { inv_freq, magnitude, long } = self.clone();
+        Rope { head_dim, inv_freq, magnitude, pairs, long }
     }
 }

@@ -1,6 +1,6 @@
 //! The gated MLP: down(act(gate x) * up x).
 
-use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
+use super::super::builder::{BlockBuilder, Map, ProgramBuilder, Stored};
 use crate::model::program::ValueId;
 use crate::model::program::ops::gated_act::{Activation, GatedAct};
 
@@ -45,6 +45,22 @@ impl Mlp {
         for (role, out) in [("gate_proj", values.gate), ("up_proj", values.up)] {
             let map = Map::columns(self.intermediate, self.hidden).with_bias(self.bias);
             block.linear(role, &format!("{module}.{role}"), map, from, out);
+        }
+        self.act_and_down(block, &format!("{module}.down_proj"), values, to);
+    }
+
+    /// The whole MLP with one stored map `module.gate_up_proj` whose outputs are those of gate and up in a row.
+    pub(crate) fn put_fused(
+        &self,
+        block: &mut BlockBuilder,
+        module: &str,
+        values: MlpValues,
+        (from, to): (ValueId, ValueId),
+    ) {
+        for (role, out, first) in [("gate_proj", values.gate, 0), ("up_proj", values.up, self.intermediate)] {
+            let stored = Stored { outputs: 2 * self.intermediate, first, transposed: false };
+            let map = Map::columns(self.intermediate, self.hidden).with_bias(self.bias).stored(stored);
+            block.linear(role, &format!("{module}.gate_up_proj"), map, from, out);
         }
         self.act_and_down(block, &format!("{module}.down_proj"), values, to);
     }

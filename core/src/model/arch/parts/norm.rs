@@ -2,6 +2,7 @@
 
 use super::super::builder::BlockBuilder;
 use crate::model::program::ValueId;
+use crate::model::program::ops::layer_norm::LayerNorm;
 use crate::model::program::ops::rms_norm::RmsNorm;
 
 /// A family's norm.
@@ -13,6 +14,13 @@ pub(crate) enum Norm {
         eps: f32,
         /// Added to the stored weight.
         offset: f32,
+    },
+    /// Mean and variance.
+    Layer {
+        /// Added to the variance.
+        eps: f32,
+        /// Whether there is a bias, `module.bias`.
+        bias: bool,
     },
 }
 
@@ -29,6 +37,13 @@ impl Norm {
         let weight = block.weight(role, &format!("{module}.weight"), &[group], None);
         match self {
             Self::Rms { eps, offset } => block.op(RmsNorm { group, eps, offset }, &[from], &[to], &[weight]),
+            Self::Layer { eps, bias } => {
+                let mut weights = vec![weight];
+                if bias {
+                    weights.push(block.weight(role, &format!("{module}.bias"), &[group], None));
+                }
+                block.op(LayerNorm { group, eps, bias }, &[from], &[to], &weights);
+            }
         }
     }
 }

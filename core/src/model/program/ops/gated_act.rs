@@ -15,6 +15,8 @@ pub enum Activation {
     GeluTanh,
     /// 1 / (1 + e^-x): a gate on attention's output.
     Sigmoid,
+    /// The square of max(x, 0) (So et al. 2021, arXiv:2109.08668).
+    Relu2,
 }
 
 impl Activation {
@@ -24,6 +26,7 @@ impl Activation {
             "sigmoid" => Some(Self::Sigmoid),
             "silu" | "swish" => Some(Self::Silu),
             "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_new" => Some(Self::GeluTanh),
+            "relu2" => Some(Self::Relu2),
             _ => None,
         }
     }
@@ -37,6 +40,7 @@ impl Activation {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
                 0.5 * x * (1.0 + inner.tanh())
             }
+            Self::Relu2 => x.max(0.0).powi(2),
         }
     }
 }

@@ -30,9 +30,29 @@ pub struct Rope {
     pub magnitude: f32,
     /// How pairs are laid out.
     pub pairs: RopePairs,
+    /// Other angles for long sequences, if any.
+    pub long: Option<LongRope>,
+}
+
+/// The angles of sequences of more than so many tokens (phi3's longrope, Ding et al. 2024, arXiv:2402.13753): all
+/// positions of such a sequence turn by them, so one that grows past the limit is computed anew.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// Tokens up to which a sequence is not long.
+    pub above: usize,
+    /// Radians a position for each pair.
+    pub inv_freq: Arc<[f32]>,
 }
 
 impl Rope {
+    /// Radians a position for each pair in a sequence of `length` tokens.
+    pub fn angles(&self, length: usize) -> &Arc<[f32]> {
+        match &self.long {
+            Some(long) if length > long.above => &long.inv_freq,
+            _ => &self.inv_freq,
+        }
+    }
+
     /// The two element indices of pair `i` within a head.
     pub fn pair(&self, i: usize) -> (usize, usize) {
         match self.pairs {
@@ -57,7 +77,7 @@ impl Op for Rope {
         for (t, row) in out.chunks_mut(width).enumerate() {
             let position = (cx.past + t) as f64;
             for head in row.chunks_mut(self.head_dim) {
-                for (i, freq) in self.inv_freq.iter().enumerate() {
+                for (i, freq) in self.angles(cx.length).iter().enumerate() {
                     let (sin, cos) = (position * f64::from(*freq)).sin_cos();
                     let (sin, cos) = (sin * f64::from(self.magnitude), cos * f64::from(self.magnitude));
                     let (x, y) = self.pair(i);

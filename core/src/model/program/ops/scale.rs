@@ -4,7 +4,7 @@
 //! a channel. Multipliers of logits (granite, cohere) and of layers (gemma4) are this op.
 
 use crate::model::program::op::NodeView;
-use crate::model::program::{Axes, Axis, NodeCost, Op, PlainCx, PlainError, StoredSizes};
+use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
 use std::any::Any;
 
 /// Product with a constant.
@@ -20,10 +20,7 @@ impl Op for Scale {
     }
 
     fn cost(&self, view: &NodeView<'_>, axes: &Axes, sizes: &dyn StoredSizes) -> NodeCost {
-        let rows = match view.program.values[view.node.writes[0].at()].axis {
-            Axis::Tokens => axes.tokens(),
-            Axis::Rows => axes.rows(),
-        };
+        let rows = view.rows(axes);
         let weight_bytes = match view.node.weights.is_empty() {
             true => 0,
             false => sizes.weight_bytes(view.program, view.place, &view.tensor(0), 1),

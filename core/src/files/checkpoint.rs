@@ -27,6 +27,11 @@ pub struct StorageFacts {
     pub rope_interleaved_qk: bool,
     /// To be added to a stored norm weight to get the factor: 1 where the family stores it around zero.
     pub norm_weight_offset: f32,
+    /// Whether value heads of delta nets are stored in rounds over the key heads, where the model itself has those of one
+    /// key head side by side.
+    pub delta_heads_tiled: bool,
+    /// Whether the decay parameter of recurrences is stored as the rate -exp(A) instead of A.
+    pub decay_as_rate: bool,
 }
 
 /// The sampling defaults of the checkpoint's makers.

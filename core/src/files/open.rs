@@ -127,6 +127,7 @@ fn open_safetensors(
         storage: StorageFacts {
             rope_interleaved_qk: false,
             norm_weight_offset: f32::from(u8::from(text.as_ref().is_some_and(is_zero_centred))),
+            ..StorageFacts::default()
         },
         config: config.ok_or(NoConfig::NoFile),
         metadata: None,

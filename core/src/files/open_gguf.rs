@@ -48,7 +48,12 @@ pub(super) fn open(path: &Path, file: &Path) -> Result<Checkpoint, FileError> {
         Some(name) => match arch::find(name) {
             None => (Err(NoConfig::Unknown(name.into())), StorageFacts::default(), None),
             Some(arch) => {
-                let facts = StorageFacts { rope_interleaved_qk: arch.rope_interleaved_qk, norm_weight_offset: 0.0 };
+                let facts = StorageFacts {
+                    rope_interleaved_qk: arch.rope_interleaved_qk,
+                    norm_weight_offset: 0.0,
+                    delta_heads_tiled: true,
+                    decay_as_rate: true,
+                };
                 let origin = format!("{} (metadata of {name})", file.display());
                 (Ok(Config::from_map(arch.config(&gguf), &origin)), facts, Some(arch))
             }

@@ -12,6 +12,7 @@ pub mod gemma3;
 pub mod glm4;
 pub mod gpt2;
 pub mod granite;
+mod hybrid;
 pub mod llama;
 pub mod mistral;
 pub mod olmo2;
@@ -20,6 +21,7 @@ mod parts;
 pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
+pub mod qwen3_5;
 pub mod rope;
 pub mod smollm3;
 
@@ -54,6 +56,7 @@ pub const FAMILIES: &[Family] = &[
     phi3::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    qwen3_5::FAMILY,
     smollm3::FAMILY,
 ];
 

@@ -4,11 +4,15 @@
 //! writes. A family strings parts together and writes what is its own between them.
 
 pub(crate) mod attention;
+pub(crate) mod delta;
+pub(crate) mod gated_attention;
 pub(crate) mod kinds;
 pub(crate) mod mlp;
 pub(crate) mod norm;
 pub(crate) mod stream;
 
 pub(crate) use attention::{Attend, AttentionShape, AttentionValues, NormOver};
+pub(crate) use delta::{DeltaNet, DeltaValues};
+pub(crate) use gated_attention::{GatedAttention, GatedAttentionValues};
 pub(crate) use mlp::{Mlp, MlpValues};
 pub(crate) use norm::Norm;

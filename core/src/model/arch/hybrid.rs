@@ -1,0 +1,191 @@
+//! The hybrid decoder of the Qwen families: layers of gated delta nets among layers of gated attention, each followed
+//! by an MLP or by experts.
+//!
+//! A family fills a [`Hybrid`] from its config; this file turns it into blocks. All norms but the delta nets' are
+//! stored around zero (transformers `models/qwen3_next`, `models/qwen3_5`).
+
+use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
+use super::dense::{LAYER, known_activation};
+use super::parts::kinds::kinds;
+use super::parts::stream::{self, Ends, Stream, head_name};
+use super::parts::{AttentionShape, DeltaNet, DeltaValues, GatedAttention, GatedAttentionValues, Mlp, MlpValues, Norm};
+use super::rope::{OldKeys, RopeTable, table};
+use super::{ArchError, Source};
+use crate::model::program::Program;
+use crate::model::program::ops::gated_delta::{GatedDelta, HeadOrder};
+
+/// A hybrid decoder.
+pub(super) struct Hybrid {
+    arch: &'static str,
+    ends: Ends,
+    max_context: usize,
+    norm: Norm,
+    attention: GatedAttention,
+    delta: DeltaNet,
+    mlp: Mlp,
+    /// Which layers attend.
+    full: Vec<bool>,
+}
+
+/// What a layer works on.
+#[derive(Clone, Copy)]
+struct Values {
+    stream: Stream,
+    attention: GatedAttentionValues,
+    delta: DeltaValues,
+    mlp: MlpValues,
+}
+
+impl Hybrid {
+    /// The fields the families share. `fused_by_head` says how the delta nets' maps are stored.
+    ///
+    /// # Errors
+    /// A key is missing or wrong, or sizes do not fit each other.
+    pub(super) fn from_config(arch: &'static str, source: &Source<'_>, fused_by_head: bool) -> Result<Self, ArchError> {
+        let config = source.config;
+        let hidden = config.positive("hidden_size")?;
+        let layers = config.positive("num_hidden_layers")?;
+        let eps = config.f64_or("rms_norm_eps", 1e-6)? as f32;
+        let norm = Norm::Rms { eps, offset: source.storage.norm_weight_offset };
+        let names = ["linear_attention", "full_attention"];
+        let interval = config.usize_or("full_attention_interval", 4)?.max(1);
+        let full = kinds(source, "layer_types", &names, layers, |i| usize::from((i + 1) % interval == 0))?;
+        let activation = known_activation("hidden_act", config.opt_str("hidden_act")?.unwrap_or("silu"))?;
+        Ok(Self {
+            arch,
+            ends: Ends { hidden, vocab: config.positive("vocab_size")? },
+            max_context: config.usize_or("max_position_embeddings", 32_768)?.max(1),
+            norm,
+            attention: gated_attention(source, hidden, norm)?,
+            delta: delta_net(source, hidden, eps, fused_by_head)?,
+            mlp: Mlp { hidden, intermediate: config.usize_or("intermediate_size", 0)?, activation, bias: false },
+            full: full.into_iter().map(|kind| kind == 1).collect(),
+        })
+    }
+
+    /// The program.
+    ///
+    /// # Errors
+    /// The head is missing.
+    pub(super) fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
+        let mut builder = ProgramBuilder::new(self.arch);
+        builder.skip("model.visual.");
+        builder.skip("mtp.");
+        let values = Values {
+            stream: self.ends.values(&mut builder),
+            attention: self.attention.values(&mut builder),
+            delta: self.delta.values(&mut builder),
+            mlp: MlpValues::new(&mut builder, self.mlp.intermediate),
+        };
+        let stream = values.stream;
+        let prologue = builder.add(self.ends.embed("model.embed_tokens", 1.0, stream));
+        let head = head_name(source.tied_head()?);
+        let epilogue = builder.add(self.ends.head(self.norm, "model.norm", head, stream));
+        let blocks = [false, true].map(|full| self.full.contains(&full).then(|| builder.add(self.layer(values, full))));
+        builder.place(prologue, None);
+        for (layer, full) in self.full.iter().enumerate() {
+            if let Some(block) = blocks[usize::from(*full)] {
+                builder.place(block, Some(layer));
+            }
+        }
+        builder.place(epilogue, None);
+        let sizes = Sizes {
+            vocab: self.ends.vocab,
+            hidden: self.ends.hidden,
+            layers: self.full.len(),
+            max_context: self.max_context,
+        };
+        builder.finish(&sizes, stream.logits)
+    }
+
+    fn layer(&self, values: Values, full: bool) -> BlockBuilder {
+        let Stream { x, normed, sublayer, .. } = values.stream;
+        let hidden = self.ends.hidden;
+        let mut block = BlockBuilder::under(if full { "layer.full" } else { "layer.delta" }, LAYER);
+        self.norm.put(&mut block, "input_layernorm", "input_norm", hidden, (x, normed));
+        match full {
+            true => self.attention.put(&mut block, "self_attn", values.attention, (normed, sublayer)),
+            false => self.delta.put(&mut block, "linear_attn", values.delta, (normed, sublayer)),
+        }
+        stream::join(&mut block, 1.0, values.stream);
+        self.norm.put(&mut block, "post_attention_layernorm", "post_norm", hidden, (x, normed));
+        self.mlp.put(&mut block, "mlp", values.mlp, (normed, sublayer));
+        stream::join(&mut block, 1.0, values.stream);
+        block
+    }
+}
+
+fn gated_attention(source: &Source<'_>, hidden: usize, norm: Norm) -> Result<GatedAttention, ArchError> {
+    let config = source.config;
+    let heads = config.positive("num_attention_heads")?;
+    let head_dim = config.usize_or("head_dim", 256)?.max(1);
+    let kv_heads = config.positive("num_key_value_heads")?;
+    divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)?;
+    let shape = AttentionShape { hidden, heads, kv_heads, head_dim };
+    let bias = config.bool_or("attention_bias", false)?;
+    Ok(GatedAttention { shape, bias, norm, rope: partial_rope(source, head_dim, 0.25)? })
+}
+
+/// The rotation of the first part of each head: `partial_rotary_factor`, where it is kept, or `default`.
+pub(super) fn partial_rope(source: &Source<'_>, head_dim: usize, default: f64) -> Result<RopeTable, ArchError> {
+    let config = source.config;
+    let within = config.opt_object("rope_parameters")?;
+    let given = match &within {
+        Some(parameters) => parameters.opt_f64("partial_rotary_factor")?,
+        None => None,
+    };
+    let factor = given.map_or_else(|| config.f64_or("partial_rotary_factor", default), Ok)?;
+    let rotary = (head_dim as f64 * factor) as usize;
+    if rotary == 0 || rotary > head_dim {
+        let why = format!("{factor} of a head of {head_dim} cannot be rotated");
+        return Err(ArchError::Value { key: "partial_rotary_factor".into(), why });
+    }
+    let old = OldKeys { theta: "rope_theta", default_theta: 10_000.0, scaled: true };
+    table(source, "full_attention", rotary, &old)
+}
+
+fn delta_net(source: &Source<'_>, hidden: usize, eps: f32, fused_by_head: bool) -> Result<DeltaNet, ArchError> {
+    let config = source.config;
+    let (key_heads, value_heads) =
+        (config.positive("linear_num_key_heads")?, config.positive("linear_num_value_heads")?);
+    divides("linear_num_value_heads", value_heads, "linear_num_key_heads", key_heads)?;
+    let rule = GatedDelta {
+        key_heads,
+        value_heads,
+        key_dim: config.positive("linear_key_head_dim")?,
+        value_dim: config.positive("linear_value_head_dim")?,
+        by_channel: false,
+        order: if source.storage.delta_heads_tiled { HeadOrder::Tiled } else { HeadOrder::Grouped },
+        a_is_rate: source.storage.decay_as_rate,
+    };
+    let kernel = config.usize_or("linear_conv_kernel_dim", 4)?.max(1);
+    let channels = 2 * key_heads * rule.key_dim + value_heads * rule.value_dim;
+    let activation = config.opt_str("hidden_act")?.unwrap_or("silu");
+    Ok(DeltaNet {
+        hidden,
+        rule,
+        kernel,
+        conv_stored: conv_shape(source, "linear_attn.conv1d.weight", channels, kernel),
+        eps,
+        activation: known_activation("hidden_act", activation)?,
+        fused_by_head,
+    })
+}
+
+/// Shape in which a depthwise convolution is stored: with an axis of 1 between, unless the file has it without.
+pub(super) fn conv_shape(source: &Source<'_>, module: &str, channels: usize, kernel: usize) -> Vec<usize> {
+    let layers = source.config.usize_or("num_hidden_layers", 0).unwrap_or(0);
+    let stored = (0..layers.min(10_000)).find_map(|i| (source.tensor)(&format!("model.layers.{i}.{module}")));
+    match stored.is_some_and(|tensor| tensor.shape().len() == 2) {
+        true => vec![channels, kernel],
+        false => vec![channels, 1, kernel],
+    }
+}
+
+/// That one key is a multiple of another.
+pub(super) fn divides(key: &str, value: usize, of: &str, divisor: usize) -> Result<(), ArchError> {
+    if value.is_multiple_of(divisor) {
+        return Ok(());
+    }
+    Err(ArchError::Value { key: key.into(), why: format!("{value} is no multiple of {of} = {divisor}") })
+}

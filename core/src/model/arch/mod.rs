@@ -13,6 +13,7 @@ pub mod glm4;
 pub mod gpt2;
 pub mod granite;
 mod hybrid;
+pub mod lfm2;
 pub mod llama;
 pub mod mistral;
 pub mod olmo2;
@@ -49,6 +50,7 @@ pub const FAMILIES: &[Family] = &[
     glm4::FAMILY,
     gpt2::FAMILY,
     granite::FAMILY,
+    lfm2::FAMILY,
     llama::FAMILY,
     mistral::FAMILY,
     olmo2::FAMILY,

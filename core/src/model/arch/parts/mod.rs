@@ -4,6 +4,7 @@
 //! writes. A family strings parts together and writes what is its own between them.
 
 pub(crate) mod attention;
+pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod gated_attention;
 pub(crate) mod kinds;

@@ -1,0 +1,150 @@
+//! lfm2: gated short convolutions among a few layers of attention with norms on queries and keys.
+//!
+//! Reference: transformers `models/lfm2/modeling_lfm2.py`; Liquid AI 2025. The norm before the head is called
+//! `embedding_norm`. The stored MLP may be narrower than `intermediate_size` says: `block_auto_adjust_ff_dim`.
+
+use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
+use super::dense::LAYER;
+use super::hybrid::{conv_shape, divides};
+use super::parts::conv::{GatedConv, GatedConvValues};
+use super::parts::kinds::kinds;
+use super::parts::stream::{self, Ends, Stream, head_name};
+use super::parts::{Attend, AttentionShape, AttentionValues, Mlp, MlpValues, Norm};
+use super::rope::{OldKeys, RopeTable, table};
+use super::{ArchError, Family, Source};
+use crate::model::program::ops::gated_act::Activation;
+use crate::model::program::ops::rope::RopePairs;
+use crate::model::program::{Program, ValueId};
+
+/// The family.
+pub const FAMILY: Family = Family { name: "lfm2", model_types: &["lfm2"], program };
+
+struct Lfm2 {
+    ends: Ends,
+    norm: Norm,
+    attention: AttentionShape,
+    rope: RopeTable,
+    pairs: RopePairs,
+    conv: GatedConv,
+    mlp: Mlp,
+}
+
+#[derive(Clone, Copy)]
+struct Values {
+    stream: Stream,
+    attention: AttentionValues,
+    conv: GatedConvValues,
+    mlp: MlpValues,
+}
+
+fn program(source: &Source<'_>) -> Result<Program, ArchError> {
+    let config = source.config;
+    let layers = config.positive("num_hidden_layers")?;
+    let attends = attending(source, layers)?;
+    let model = Lfm2::from_config(source)?;
+    let mut builder = ProgramBuilder::new("lfm2");
+    let values = Values {
+        stream: model.ends.values(&mut builder),
+        attention: model.attention.values(&mut builder),
+        conv: model.conv.values(&mut builder),
+        mlp: MlpValues::new(&mut builder, model.mlp.intermediate),
+    };
+    let prologue = builder.add(model.ends.embed("model.embed_tokens", 1.0, values.stream));
+    let head = head_name(source.tied_head()?);
+    let epilogue = builder.add(model.ends.head(model.norm, "model.embedding_norm", head, values.stream));
+    let blocks = [false, true].map(|full| attends.contains(&full).then(|| builder.add(model.layer(values, full))));
+    builder.place(prologue, None);
+    for (layer, full) in attends.iter().enumerate() {
+        if let Some(block) = blocks[usize::from(*full)] {
+            builder.place(block, Some(layer));
+        }
+    }
+    builder.place(epilogue, None);
+    let Ends { hidden, vocab } = model.ends;
+    let max_context = config.usize_or("max_position_embeddings", 128_000)?.max(1);
+    builder.finish(&Sizes { vocab, hidden, layers, max_context }, values.stream.logits)
+}
+
+/// Which layers attend: by `layer_types`, else those of `full_attn_idxs`.
+pub(super) fn attending(source: &Source<'_>, layers: usize) -> Result<Vec<bool>, ArchError> {
+    let listed = source.config.opt_usize_list("full_attn_idxs")?;
+    let default = |i| usize::from(listed.as_ref().is_none_or(|full| full.contains(&i)));
+    let found = kinds(source, "layer_types", &["conv", "full_attention"], layers, default)?;
+    Ok(found.into_iter().map(|kind| kind == 1).collect())
+}
+
+impl Lfm2 {
+    fn from_config(source: &Source<'_>) -> Result<Self, ArchError> {
+        let config = source.config;
+        let hidden = config.positive("hidden_size")?;
+        let heads = config.positive("num_attention_heads")?;
+        let kv_heads = config.usize_or("num_key_value_heads", heads)?.max(1);
+        divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)?;
+        divides("hidden_size", hidden, "num_attention_heads", heads)?;
+        let head_dim = config.usize_or("head_dim", hidden / heads)?.max(1);
+        let old = OldKeys { theta: "rope_theta", default_theta: 1_000_000.0, scaled: true };
+        let kernel = config.usize_or("conv_L_cache", 3)?.max(1);
+        Ok(Self {
+            ends: Ends { hidden, vocab: config.positive("vocab_size")? },
+            norm: Norm::Rms { eps: config.f64_or("norm_eps", 1e-5)? as f32, offset: 0.0 },
+            attention: AttentionShape { hidden, heads, kv_heads, head_dim },
+            rope: table(source, "full_attention", head_dim, &old)?,
+            pairs: if source.storage.rope_interleaved_qk { RopePairs::Interleaved } else { RopePairs::HalfSplit },
+            conv: GatedConv {
+                hidden,
+                kernel,
+                bias: config.bool_or("conv_bias", false)?,
+                conv_stored: conv_shape(source, "conv.conv.weight", hidden, kernel),
+            },
+            mlp: Mlp { hidden, intermediate: mlp_width(source)?, activation: Activation::Silu, bias: false },
+        })
+    }
+
+    fn layer(&self, values: Values, full: bool) -> BlockBuilder {
+        let Stream { x, normed, sublayer, .. } = values.stream;
+        let hidden = self.ends.hidden;
+        let mut block = BlockBuilder::under(if full { "layer.full" } else { "layer.conv" }, LAYER);
+        self.norm.put(&mut block, "operator_norm", "operator_norm", hidden, (x, normed));
+        match full {
+            true => self.attend(&mut block, values),
+            false => self.conv.put(&mut block, "conv", values.conv, (normed, sublayer)),
+        }
+        stream::join(&mut block, 1.0, values.stream);
+        self.norm.put(&mut block, "ffn_norm", "ffn_norm", hidden, (x, normed));
+        self.mlp(&mut block, values.mlp, (normed, sublayer));
+        stream::join(&mut block, 1.0, values.stream);
+        block
+    }
+
+    fn attend(&self, block: &mut BlockBuilder, values: Values) {
+        let (shape, inner, Stream { normed, sublayer, .. }) = (self.attention, values.attention, values.stream);
+        shape.project(block, "self_attn", false, normed, inner);
+        for (role, value) in [("q_layernorm", inner.q), ("k_layernorm", inner.k)] {
+            self.norm.put(block, &format!("self_attn.{role}"), role, shape.head_dim, (value, value));
+        }
+        shape.rotate(block, &self.rope, self.pairs, inner);
+        shape.attend(block, Attend { scale: shape.usual_scale(), window: None, softcap: None }, inner);
+        shape.gather(block, "self_attn.out_proj", false, inner, sublayer);
+    }
+
+    fn mlp(&self, block: &mut BlockBuilder, values: MlpValues, (from, to): (ValueId, ValueId)) {
+        for (role, module, out) in [("gate_proj", "w1", values.gate), ("up_proj", "w3", values.up)] {
+            let map = Map::columns(self.mlp.intermediate, self.mlp.hidden);
+            block.linear(role, &format!("feed_forward.{module}"), map, from, out);
+        }
+        self.mlp.act_and_down(block, "feed_forward.w2", values, to);
+    }
+}
+
+/// Hidden units of the MLP: two thirds of what the config says, times a factor, rounded up to a multiple.
+fn mlp_width(source: &Source<'_>) -> Result<usize, ArchError> {
+    let config = source.config;
+    let given = config.usize_or("block_ff_dim", config.usize_or("intermediate_size", 12_288)?)?.max(1);
+    if !config.bool_or("block_auto_adjust_ff_dim", true)? {
+        return Ok(given);
+    }
+    let adjusted = given.saturating_mul(2) / 3;
+    let adjusted = (config.f64_or("block_ffn_dim_multiplier", 1.0)? * adjusted as f64) as usize;
+    let multiple = config.usize_or("block_multiple_of", 256)?.max(1);
+    Ok(adjusted.div_ceil(multiple).max(1).saturating_mul(multiple))
+}

@@ -1,6 +1,7 @@
 //! The exact reference and the base engine against transformers' goldens, on every case of a supported family.
 
 use crit_core::model::Model;
+use crit_core::runtime::{Executor, StepBatch};
 use crit_kernels::exec::{CpuExecutor, ExecOptions, Style, build};
 use crit_tests::{Case, Hand, arch_cases, argmax, difference, supported};
 
@@ -20,7 +21,7 @@ fn exact_matches_transformers_in_one_go_in_chunks_and_greedy() {
         let model = Model::open(&case.path).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let limit = case.guidance()["guidance"]["f32_max_abs_error"].as_f64().expect("stated") as f32;
         for golden in case.goldens() {
-            for chunk in [golden.ids.len(), 7, 1] {
+            for chunk in [golden.ids.len(), 64, 7, 1] {
                 let mut executor = executor(&model, Style::Exact);
                 let mut hand = Hand::new(&mut executor);
                 let logits = hand.run(&golden.ids, chunk);
@@ -38,12 +39,38 @@ fn exact_matches_transformers_in_one_go_in_chunks_and_greedy() {
 }
 
 #[test]
+fn rows_do_not_depend_on_batch_mates() {
+    for case in cases() {
+        let model = Model::open(&case.path).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let ids = case.goldens().pop().expect("a case has inputs").ids;
+        let prompts = [&ids[..3], &ids[..], &ids[..37], &ids[10..11]];
+        for style in [Style::Exact, Style::Base] {
+            let mut executor = build(&model, ExecOptions::new(style, 192, prompts.len())).expect("it was built before");
+            let mut batch = StepBatch::default();
+            for (i, prompt) in prompts.iter().enumerate() {
+                let blocks = (12 * i as u32..12 * (i as u32 + 1)).collect();
+                batch.push(prompt, 0, blocks, i as u32, 0..prompt.len() as u32);
+            }
+            let mut together = Vec::new();
+            executor.step(&batch, &mut together).expect("the step fits");
+            let mut together = together.chunks(executor.info().vocab).map(<[f32]>::to_vec);
+            for prompt in prompts {
+                let alone = Hand::new(&mut self::executor(&model, style)).run(prompt, prompt.len());
+                let own: Vec<Vec<f32>> = together.by_ref().take(prompt.len()).collect();
+                // Sums of a row have one order whatever else is in the step, so nothing may differ.
+                assert!(own == alone, "{} {style:?}: a prompt of {}", case.name, prompt.len());
+            }
+        }
+    }
+}
+
+#[test]
 fn base_stays_within_what_bf16_costs() {
     for case in cases() {
         let model = Model::open(&case.path).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let limit = case.guidance()["guidance"]["bf16_compute_mean_abs"].as_f64().expect("stated") as f32;
         for golden in case.goldens() {
-            for chunk in [golden.ids.len(), 7, 1] {
+            for chunk in [golden.ids.len(), 64, 7, 1] {
                 let mut executor = executor(&model, Style::Base);
                 let logits = Hand::new(&mut executor).run(&golden.ids, chunk);
                 let (_, mean) = difference(&logits, &golden.logits);

@@ -64,6 +64,7 @@ impl PlainExecutor {
             max_step_tokens: sizes.max_context,
             max_step_rows: sizes.max_context,
             slot_bytes: program.slot_bytes(),
+            long_above: program.long_above(),
             kv_row_bytes: program.kv_row_bytes(|dim| dim * 4),
             stored_bytes: model.stored_bytes(),
             precision: (Precision::F32, Precision::F32),

@@ -289,6 +289,7 @@ impl<E: Executor> Engine<E> {
             let blocks = held.table.blocks().to_vec();
             batch.push(&tokens, held.computed as u32, blocks, held.slot, wanted.map(|i| i as u32));
             batch.on_trial(planned.draft.tokens.len() as u32);
+            batch.known(sequence.tokens.len() + planned.draft.tokens.len());
         }
         self.pass(&batch)
     }
@@ -300,10 +301,11 @@ impl<E: Executor> Engine<E> {
             let Some(sequence) = self.scheduler.running(planned.key) else { continue };
             let Some(held) = sequence.held.as_ref() else { continue };
             let (slot, blocks) = (held.slot, held.table.blocks().to_vec());
-            let computed = sequence.tokens[..held.computed].to_vec();
+            let (computed, length) = (sequence.tokens[..held.computed].to_vec(), sequence.tokens.len());
             for (i, tokens) in computed.chunks(self.step_tokens).enumerate() {
                 let mut batch = StepBatch::default();
                 batch.push(tokens, (i * self.step_tokens) as u32, blocks.clone(), slot, 0..0);
+                batch.known(length);
                 self.pass(&batch)?;
             }
         }

@@ -49,6 +49,10 @@ pub struct ExecutorInfo {
     /// shared between sequences, and goes back only to where it was saved.
     #[serde(default)]
     pub slot_bytes: u64,
+    /// Tokens past which all positions of a sequence are computed otherwise, if there is such a limit: the state of a
+    /// sequence that grows past it is of no use.
+    #[serde(default)]
+    pub long_above: Option<usize>,
     /// Bytes of a key or value row of one head, by head size, for the costs of state.
     pub kv_row_bytes: Vec<(usize, usize)>,
     /// Bytes as this engine stores each tensor it reads in a step, by checkpoint name, so that a ceiling counts what

@@ -95,6 +95,7 @@ impl Scheduler {
         now: Instant,
     ) -> Vec<Planned> {
         self.step += 1;
+        self.restart_outgrown(state);
         let mut budget = Budget { tokens: self.limits.step_tokens, rows: self.limits.step_rows };
         let mut plan = self.plan_decodes(&mut budget);
         self.plan_prompts(&mut budget, &mut plan);
@@ -113,6 +114,16 @@ impl Scheduler {
             }
         }
         plan
+    }
+
+    /// A sequence that became long is computed anew from its tokens, like a prompt.
+    fn restart_outgrown(&mut self, state: &mut StateStore) {
+        for sequence in &mut self.running {
+            let length = sequence.tokens.len();
+            if let Some(held) = sequence.held.as_mut().filter(|held| state.outgrown(held, length)) {
+                state.restart(held);
+            }
+        }
     }
 
     fn plan_decodes(&self, budget: &mut Budget) -> Vec<Planned> {
@@ -208,7 +219,8 @@ impl Scheduler {
             let room = sequence.longest.saturating_sub(sequence.tokens.len() + 1);
             let capacity = (held.table.blocks().len() + state.pool.free()) * state.pool.block_tokens();
             let blocks = capacity.saturating_sub(held.computed + planned.take);
-            let wanted = limit.min(share).min(room).min(blocks);
+            let short = state.short_room(held, sequence.tokens.len());
+            let wanted = limit.min(share).min(room).min(blocks).min(short);
             if wanted == 0 {
                 continue;
             }

@@ -214,6 +214,8 @@ impl<E: Executor> Engine<E> {
         let wanted = again as u32..if item.rows { tokens.len() as u32 } else { again as u32 };
         batch.push(&tokens, past as u32, held.table.blocks().to_vec(), held.slot, wanted);
         batch.on_trial(item.draft.len() as u32);
+        // A plan's sequence is known as a whole, so every path through it computes the same positions.
+        batch.known(sequence.ids.len().max(past + tokens.len()));
         let (draft, accept) = (item.draft.len(), item.accept as usize);
         Ok(Some(Part { seq, past, again, ids: end - past - again, draft, accept, rows: item.rows }))
     }

@@ -12,6 +12,8 @@ pub(super) struct Held {
     pub(super) slot: u32,
     /// Positions whose state is there.
     pub(super) computed: usize,
+    /// Whether they were computed as those of a long sequence, whose state cannot be shared with short ones.
+    pub(super) long: bool,
 }
 
 /// A request.

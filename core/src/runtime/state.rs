@@ -11,6 +11,8 @@ pub(super) struct StateStore {
     pub(super) pool: BlockPool,
     slots_free: Vec<u32>,
     cache: Option<Box<dyn PrefixCache>>,
+    /// Tokens past which a sequence is long.
+    long_above: usize,
     /// Blocks the cache remembers, each holding one reference. Kept here too, so that a cache that miscounts cannot
     /// free a block under a sequence.
     remembered: HashSet<u32>,
@@ -25,6 +27,7 @@ impl StateStore {
             pool: BlockPool::new(info.blocks, info.block_tokens),
             slots_free: (0..slots).rev().collect(),
             cache,
+            long_above: info.long_above.unwrap_or(usize::MAX),
             remembered: HashSet::new(),
         }
     }
@@ -47,7 +50,8 @@ impl StateStore {
         if self.slots_free.is_empty() {
             return None;
         }
-        let mut table = self.lookup(tokens, sharable);
+        let long = tokens.len() > self.long_above;
+        let mut table = self.lookup(tokens, if long { 0 } else { sharable });
         let computed = table.blocks().len() * self.pool.block_tokens();
         let wanted = table.missing(&self.pool, positions) + spare;
         self.make_room(wanted);
@@ -56,7 +60,23 @@ impl StateStore {
             return None;
         }
         let slot = self.slots_free.pop()?;
-        Some(Held { table, slot, computed })
+        Some(Held { table, slot, computed, long })
+    }
+
+    /// Whether the state of a sequence that has grown to `length` tokens is of no use any more.
+    pub(super) fn outgrown(&self, held: &Held, length: usize) -> bool {
+        !held.long && length > self.long_above
+    }
+
+    /// Forgets what was computed: the sequence is long from now on.
+    pub(super) fn restart(&mut self, held: &mut Held) {
+        held.table.truncate(&mut self.pool, 0);
+        (held.computed, held.long) = (0, true);
+    }
+
+    /// Tokens a sequence of `length` may be tried with before it would be long.
+    pub(super) fn short_room(&self, held: &Held, length: usize) -> usize {
+        if held.long { usize::MAX } else { self.long_above.saturating_sub(length) }
     }
 
     /// Makes room for `positions` positions, and makes sure none from `computed` on lies in a shared block. Returns the
@@ -75,7 +95,7 @@ impl StateStore {
 
     /// Offers the whole blocks of a sequence to the prefix cache.
     pub(super) fn remember(&mut self, held: &Held, tokens: &[u32]) {
-        let Some(cache) = &mut self.cache else { return };
+        let Some(cache) = self.cache.as_mut().filter(|_| !held.long) else { return };
         let size = self.pool.block_tokens();
         let whole = (held.computed.min(tokens.len()) / size).min(held.table.blocks().len());
         if whole == 0 {

@@ -65,6 +65,7 @@ impl ToyExecutor {
             max_step_tokens,
             max_step_rows: max_step_tokens,
             slot_bytes: 0,
+            long_above: None,
             kv_row_bytes: Vec::new(),
             stored_bytes: Vec::new(),
             precision: (Precision::F32, Precision::F32),

@@ -175,6 +175,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
         max_step_tokens: options.max_step_tokens,
         max_step_rows: rows,
         slot_bytes: program.slot_bytes(),
+        long_above: program.long_above(),
         kv_row_bytes: program.kv_row_bytes(|dim| format.row_bytes(dim)),
         stored_bytes: stored,
         precision: lowered.precision,

@@ -275,6 +275,13 @@ impl Program {
         })
     }
 
+    /// Tokens past which all positions of a sequence are computed otherwise, if there is such a limit.
+    pub fn long_above(&self) -> Option<usize> {
+        let ops = self.blocks.iter().flat_map(|block| &block.ops);
+        let rope = |node: &OpNode| node.op.as_any().downcast_ref::<ops::rope::Rope>()?.long.as_ref().map(|l| l.above);
+        ops.filter_map(rope).min()
+    }
+
     /// Bytes of a key or value row of one head for every head size the program has, ascending by size.
     pub fn kv_row_bytes(&self, row_bytes: impl Fn(usize) -> usize) -> Vec<(usize, usize)> {
         let sizes: std::collections::BTreeSet<usize> = self

@@ -3,10 +3,12 @@
 //! A family's file reads the config in Hugging Face's keys (GGUF readers translate into them) and describes the
 //! program; it never touches weight data except small tables that belong to the description (GGUF's `rope_freqs`).
 
+pub mod bamba;
 mod builder;
 pub mod cohere2;
 pub mod dense;
 pub mod exaone4;
+pub mod falcon_h1;
 pub mod gemma2;
 pub mod gemma3;
 pub mod glm4;
@@ -15,6 +17,7 @@ pub mod granite;
 mod hybrid;
 pub mod lfm2;
 pub mod llama;
+mod mamba;
 pub mod mistral;
 pub mod olmo2;
 pub mod olmo3;
@@ -43,8 +46,10 @@ pub struct Family {
 
 /// All families, sorted by name.
 pub const FAMILIES: &[Family] = &[
+    bamba::FAMILY,
     cohere2::FAMILY,
     exaone4::FAMILY,
+    falcon_h1::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
     glm4::FAMILY,

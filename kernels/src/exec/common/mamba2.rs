@@ -17,8 +17,7 @@ struct Scan {
     rates: Vec<f32>,
     bias: Vec<f32>,
     skip: Vec<f32>,
-    xbc: ValueId,
-    dt: ValueId,
+    reads: [ValueId; 4],
     out: ValueId,
     state: StateKey,
 }
@@ -32,8 +31,7 @@ pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> 
         rates: op.rates(&node.weights[0].to_f32()),
         bias: node.weights[1].to_f32(),
         skip: node.weights[2].to_f32(),
-        xbc: n.reads[0],
-        dt: n.reads[1],
+        reads: [0, 1, 2, 3].map(|i| n.reads[i]),
         out: n.writes[0],
         state: node.state(),
         op,
@@ -48,13 +46,21 @@ impl Kernel for Scan {
     fn enqueue(&mut self, cx: &mut StepCx<'_>) -> Result<(), EngineError> {
         let mut out = cx.values.take(self.out);
         let n = cx.values.len(self.out);
-        let (xbc, dt) = (cx.values.get(self.xbc), cx.values.get(self.dt));
-        let shared = Shared::new(&mut out[..n]);
+        let [x, b, c, dt] = self.reads.map(|id| cx.values.get(id));
+        let inputs = Inputs { x, b, c, dt, out: Shared::new(&mut out[..n]) };
         let states = cx.recurrent.slots_of(self.state);
-        let done = self.cut.run(cx.pool, cx.batch, states, "mamba2", |piece| self.piece(piece, xbc, dt, &shared));
+        let done = self.cut.run(cx.pool, cx.batch, states, "mamba2", |piece| self.piece(piece, &inputs));
         cx.values.put(self.out, out);
         done
     }
+}
+
+struct Inputs<'a> {
+    x: &'a [f32],
+    b: &'a [f32],
+    c: &'a [f32],
+    dt: &'a [f32],
+    out: Shared<'a, f32>,
 }
 
 /// One token of a block of columns.
@@ -68,25 +74,25 @@ struct Token<'a> {
 }
 
 impl Scan {
-    fn piece(&self, mut piece: Piece<'_>, xbc: &[f32], dt: &[f32], out: &Shared<'_, f32>) {
+    fn piece(&self, mut piece: Piece<'_>, inputs: &Inputs<'_>) {
         let (op, width, head) = (&self.op, self.cut.block, piece.head);
-        let group = op.inner() + head / (op.heads / op.groups) * op.state_dim;
+        let group = head / (op.heads / op.groups) * op.state_dim;
         for t in 0..piece.seq.tokens as usize {
             piece.save_before(t);
             let token = piece.seq.first as usize + t;
-            let row = &xbc[token * op.channels()..][..op.channels()];
-            let step = softplus(dt[token * op.heads + head] + self.bias[head]).clamp(op.dt_min, op.dt_max);
-            let column = head * op.head_dim + piece.column;
+            let step = softplus(inputs.dt[token * op.heads + head] + self.bias[head]).clamp(op.dt_min, op.dt_max);
+            let at = token * op.inner() + head * op.head_dim + piece.column;
+            let shared = token * op.shared() + group;
             let parts = Token {
-                x: &row[column..column + width],
-                b: &row[group..group + op.state_dim],
-                c: &row[group + op.groups * op.state_dim..][..op.state_dim],
+                x: &inputs.x[at..at + width],
+                b: &inputs.b[shared..shared + op.state_dim],
+                c: &inputs.c[shared..shared + op.state_dim],
                 decay: (self.rates[head] * step).exp(),
                 step,
                 skip: self.skip[head],
             };
             // SAFETY: columns of one head belong to one piece.
-            let out = unsafe { out.part(token * op.inner() + column, width) };
+            let out = unsafe { inputs.out.part(at, width) };
             match width {
                 32 => advance32(self.isa, piece.now, &parts, out),
                 16 => advance16(self.isa, piece.now, &parts, out),

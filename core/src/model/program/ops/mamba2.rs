@@ -1,7 +1,7 @@
 //! `mamba2`: the state-space recurrence of Mamba-2 (Dao and Gu 2024, arXiv:2405.21060).
 //!
-//! Reads x, B, C side by side `[T, heads * head_dim + 2 * groups * state_dim]`, dt `[T, heads]`; writes y
-//! `[T, heads * head_dim]`. Weights: A, the bias of dt, D, each `[heads]`. Head h uses the B and C of group
+//! Reads x `[T, heads * head_dim]`, B, C `[T, groups * state_dim]`, dt `[T, heads]`; writes y `[T, heads * head_dim]`.
+//! Weights: A, the bias of dt, D, each `[heads]`. Head h uses the B and C of group
 //! h / (heads / groups). State h `[heads, head_dim, state_dim]`. For each token and head:
 //!
 //! dt = clamp(softplus(dt + bias), dt_min, dt_max); h = exp(-exp(A) dt) h + dt x Bᵀ; y = h C + D x.
@@ -36,9 +36,9 @@ impl Mamba2 {
         self.heads * self.head_dim
     }
 
-    /// Elements of x, B and C.
-    pub fn channels(&self) -> usize {
-        self.inner() + 2 * self.groups * self.state_dim
+    /// Elements of B, and of C.
+    pub fn shared(&self) -> usize {
+        self.groups * self.state_dim
     }
 
     /// The state such an op needs.
@@ -76,13 +76,12 @@ impl Op for Mamba2 {
     fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
         let rates = self.rates(&cx.vector(0)?);
         let (bias, skip) = (cx.vector(1)?, cx.vector(2)?);
-        let (xbc, dt) = (cx.read(0), cx.read(1));
+        let [x, b, c, dt] = [0, 1, 2, 3].map(|i| cx.read(i));
         let (p, n) = (self.head_dim, self.state_dim);
         let mut state: Vec<f64> = cx.elements(0).iter().map(|x| f64::from(*x)).collect();
         let mut out = Vec::new();
-        for (row, dt) in xbc.chunks(self.channels()).zip(dt.chunks(self.heads)) {
-            let (x, bc) = row.split_at(self.inner());
-            let (b, c) = bc.split_at(self.groups * n);
+        for (t, dt) in dt.chunks(self.heads).enumerate() {
+            let (x, b, c) = (&x[t * self.inner()..], &b[t * self.shared()..], &c[t * self.shared()..]);
             for h in 0..self.heads {
                 let group = h / (self.heads / self.groups) * n;
                 let step = softplus(f64::from(dt[h]) + f64::from(bias[h]));

@@ -413,15 +413,24 @@ mod tests {
             role: "kv",
             kind: StateKind::Kv { heads: 2, key_dim: 32, value_dim: 32, window: None },
             rollback: Rollback::Truncate,
+            owner: None,
         };
-        let attention =
-            Attention { heads: 2, kv_heads: 2, key_dim: 32, value_dim: 32, scale: 1.0, window: None, softcap: None };
+        let attention = Attention {
+            heads: 2,
+            kv_heads: 2,
+            key_dim: 32,
+            value_dim: 32,
+            scale: 1.0,
+            window: None,
+            softcap: None,
+            chunk: None,
+        };
         let blocks = vec![
             Block {
                 kind: "prologue",
                 weights: vec![weight("embed", "embed", &[1000, 64])],
                 states: vec![],
-                ops: vec![node(Arc::new(Embed { scale: 1.0 }), &[], &[0], vec![WeightId(0)], vec![])],
+                ops: vec![node(Arc::new(Embed::scaled(1.0)), &[], &[0], vec![WeightId(0)], vec![])],
             },
             Block {
                 kind: "layer",

@@ -154,7 +154,7 @@ impl Model {
         let skipped = |name: &str| {
             self.program.skips.iter().any(|skip| match skip.strip_prefix('*') {
                 Some(end) => name.ends_with(end),
-                None => name.starts_with(skip),
+                None => name.starts_with(skip.as_str()),
             })
         };
         let tied_copy = |name: &str| name == "lm_head.weight" && !used.contains(name);

@@ -117,8 +117,10 @@ impl PlainExecutor {
     }
 
     fn gather(&self, use_index: usize, state: usize, seq: &SeqStep) -> PlainState {
-        let past = seq.past as usize;
-        match &self.states[use_index][state] {
+        let (home, of) = self.model.program.state_home(use_index, state);
+        // What another layer owns holds this step's positions already.
+        let past = seq.past as usize + if home == use_index { 0 } else { seq.tokens as usize };
+        match &self.states[home][of] {
             Memory::Kv(positions) => {
                 let at = |p| &positions[self.slot(seq, p)];
                 let keys = (0..past).map(|p| at(p).0.clone()).collect();
@@ -136,6 +138,9 @@ impl PlainExecutor {
     }
 
     fn scatter(&mut self, use_index: usize, state: usize, seq: &SeqStep, after: PlainState) {
+        if self.model.program.state_home(use_index, state) != (use_index, state) {
+            return;
+        }
         let rows = after.kv.keys.into_iter().zip(after.kv.values).enumerate().skip(seq.past as usize);
         let placed: Vec<(usize, Position)> = rows.map(|(p, position)| (self.slot(seq, p), position)).collect();
         match &mut self.states[use_index][state] {

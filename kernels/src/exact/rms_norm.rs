@@ -14,7 +14,10 @@ struct Norm {
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let op: &RmsNorm = node.op();
-    let factors = node.weights[0].to_f32().iter().map(|w| w + op.offset).collect();
+    let factors = match node.weights.first() {
+        Some(weight) => weight.to_f32().iter().map(|w| w + op.offset).collect(),
+        None => vec![1.0; op.group],
+    };
     let n = node.view.node;
     Ok(Box::new(Norm { factors, eps: f64::from(op.eps), from: n.reads[0], out: n.writes[0] }))
 }

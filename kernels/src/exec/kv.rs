@@ -107,6 +107,11 @@ impl KvStore {
         for (use_index, place) in program.step().uses.iter().enumerate() {
             for (state, decl) in program.blocks[place.block].states.iter().enumerate() {
                 let StateKind::Kv { heads, key_dim, value_dim, .. } = decl.kind else { continue };
+                let (home, of) = program.state_home(use_index, state);
+                if let Some(area) = index.get(&StateKey { use_index: home, state: of }) {
+                    index.insert(StateKey { use_index, state }, *area);
+                    continue;
+                }
                 index.insert(StateKey { use_index, state }, areas.len());
                 areas.push(Area::new(KvShape { heads, key_dim, value_dim }, format.as_ref(), block_tokens, blocks));
             }

@@ -29,7 +29,7 @@ pub(crate) struct ProgramBuilder {
     values: Vec<ValueDecl>,
     blocks: Vec<Block>,
     entries: Vec<Entry>,
-    skips: Vec<&'static str>,
+    skips: Vec<String>,
 }
 
 impl ProgramBuilder {
@@ -81,8 +81,8 @@ impl ProgramBuilder {
     }
 
     /// Tensors that plain decoding leaves out on purpose: those that begin so, or after a `*` those that end so.
-    pub(crate) fn skip(&mut self, pattern: &'static str) {
-        self.skips.push(pattern);
+    pub(crate) fn skip(&mut self, pattern: impl Into<String>) {
+        self.skips.push(pattern.into());
     }
 
     /// The checked program.

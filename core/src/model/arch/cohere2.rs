@@ -42,7 +42,7 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
         if let Some(table) = &kind.rope {
             shape.rotate(&mut block, table, RopePairs::Interleaved, values);
         }
-        let how = Attend { scale: shape.usual_scale(), window: kind.window, softcap: None };
+        let how = Attend::full(shape.usual_scale()).window(kind.window);
         shape.attend(&mut block, how, values);
         shape.gather(&mut block, "self_attn.o_proj", dense.o_bias, values, stream.sublayer);
         mlp.put(&mut block, "mlp", hidden_units, (stream.normed, beside));

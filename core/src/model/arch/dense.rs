@@ -271,7 +271,7 @@ impl Dense {
         if let Some(table) = &kind.rope {
             shape.rotate(&mut block, table, self.pairs, v.attention);
         }
-        let how = Attend { scale: self.attention_scale, window: kind.window, softcap: self.attention_softcap };
+        let how = Attend { softcap: self.attention_softcap, ..Attend::full(self.attention_scale).window(kind.window) };
         shape.attend(&mut block, how, v.attention);
         shape.gather(&mut block, "self_attn.o_proj", self.o_bias, v.attention, sublayer);
         self.leave(&mut block, v, self.norms.after_attention);

@@ -53,7 +53,7 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let mut block = BlockBuilder::under("layer", under);
     norm.put(&mut block, "ln_1", "ln_1", hidden, (stream.x, stream.normed));
     shape.project_fused(&mut block, "attn.c_attn", (true, true), stream.normed, values);
-    shape.attend(&mut block, Attend { scale: shape.usual_scale(), window: None, softcap: None }, values);
+    shape.attend(&mut block, Attend::full(shape.usual_scale()), values);
     let map = Map::gather(hidden, hidden).with_bias(true).stored(stored(hidden));
     block.linear("o_proj", "attn.c_proj", map, values.attended, stream.sublayer);
     stream::join(&mut block, 1.0, stream);

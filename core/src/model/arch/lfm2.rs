@@ -123,7 +123,7 @@ impl Lfm2 {
             self.norm.put(block, &format!("self_attn.{role}"), role, shape.head_dim, (value, value));
         }
         shape.rotate(block, &self.rope, self.pairs, inner);
-        shape.attend(block, Attend { scale: shape.usual_scale(), window: None, softcap: None }, inner);
+        shape.attend(block, Attend::full(shape.usual_scale()), inner);
         shape.gather(block, "self_attn.out_proj", false, inner, sublayer);
     }
 

@@ -30,6 +30,16 @@ pub enum ProgramError {
         /// Its role.
         role: &'static str,
     },
+    /// A state of another layer that is not there, comes later, or is of another kind.
+    #[error("{place}: layer {owner} owns no such state `{role}` before it")]
+    Owner {
+        /// The block.
+        place: &'static str,
+        /// The layer it names.
+        owner: usize,
+        /// The state.
+        role: &'static str,
+    },
     /// An index that points nowhere.
     #[error("{place}: {what} index out of range")]
     Dangling {
@@ -57,6 +67,7 @@ impl Program {
         }
         self.check_indices()?;
         self.check_used()?;
+        self.check_owners()?;
         self.entries.iter().try_for_each(|entry| self.check_order(entry))
     }
 
@@ -72,6 +83,21 @@ impl Program {
                 }
                 if node.states.iter().any(|id| id.at() >= block.states.len()) {
                     return Err(dangling("state"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_owners(&self) -> Result<(), ProgramError> {
+        let mut owned = Vec::new();
+        for place in &self.step().uses {
+            let block = &self.blocks[place.block];
+            for state in &block.states {
+                match state.owner {
+                    None => owned.push((place.layer, state.role, &state.kind)),
+                    Some(owner) if owned.contains(&(Some(owner), state.role, &state.kind)) => {}
+                    Some(owner) => return Err(ProgramError::Owner { place: block.kind, owner, role: state.role }),
                 }
             }
         }

@@ -54,25 +54,16 @@ impl Axes {
         self.seqs.iter().map(|s| u64::from(s.rows)).sum()
     }
 
-    /// Query-key pairs of causal attention: what its arithmetic is proportional to.
-    pub fn pairs(&self, window: Option<usize>) -> u64 {
-        let limit = window.map_or(u64::MAX, |w| w as u64);
-        self.seqs
-            .iter()
-            .map(|s| (0..u64::from(s.tokens)).map(|t| (u64::from(s.past) + t + 1).min(limit)).sum::<u64>())
-            .sum()
+    /// Query-key pairs of causal attention, given the first position a query sees: what its arithmetic is proportional to.
+    pub fn pairs(&self, first_visible: impl Fn(usize) -> usize) -> u64 {
+        let seen = |p: u32| u64::from(p) + 1 - first_visible(p as usize) as u64;
+        self.seqs.iter().map(|s| (s.past..s.past + s.tokens).map(seen).sum::<u64>()).sum()
     }
 
-    /// Positions whose keys and values must be read at least once: what attention's traffic is proportional to.
-    pub fn positions_read(&self, window: Option<usize>) -> u64 {
-        self.seqs
-            .iter()
-            .map(|s| {
-                let end = u64::from(s.past) + u64::from(s.tokens);
-                let first = window.map_or(0, |w| (u64::from(s.past) + 1).saturating_sub(w as u64));
-                end - first
-            })
-            .sum()
+    /// Positions whose keys and values must be read at least once, given the first position a query sees (which never
+    /// moves back): what attention's traffic is proportional to.
+    pub fn positions_read(&self, first_visible: impl Fn(usize) -> usize) -> u64 {
+        self.seqs.iter().map(|s| u64::from(s.past + s.tokens) - first_visible(s.past as usize) as u64).sum()
     }
 }
 

@@ -117,6 +117,8 @@ pub struct StateDecl {
     pub kind: StateKind,
     /// How it goes back.
     pub rollback: Rollback,
+    /// The earlier layer whose state of the same role this is, if it is not the layer's own: read here, never written.
+    pub owner: Option<usize>,
 }
 
 /// Kinds of state.
@@ -154,7 +156,7 @@ impl StateKind {
 impl StateDecl {
     /// A recurrent state of this shape.
     pub fn recurrent(role: &'static str, shape: &[usize]) -> Self {
-        Self { role, kind: StateKind::Recurrent { shape: shape.to_vec() }, rollback: Rollback::Checkpoint }
+        Self { role, kind: StateKind::Recurrent { shape: shape.to_vec() }, rollback: Rollback::Checkpoint, owner: None }
     }
 }
 
@@ -226,7 +228,7 @@ pub struct Program {
     /// The value that holds the wanted logits, `[R, vocab]`.
     pub logits: ValueId,
     /// Checkpoint tensors that plain decoding leaves out on purpose: beginnings of names, or ends after a `*`.
-    pub skips: Vec<&'static str>,
+    pub skips: Vec<String>,
 }
 
 impl Program {
@@ -275,6 +277,22 @@ impl Program {
         })
     }
 
+    /// Where a state of the step's block use lives: there, or in the block use of the layer that owns it.
+    ///
+    /// # Panics
+    /// Never for a program that passed [`Program::check`].
+    pub fn state_home(&self, use_index: usize, state: usize) -> (usize, usize) {
+        let uses = &self.step().uses;
+        let decl = &self.blocks[uses[use_index].block].states[state];
+        let Some(owner) = decl.owner else { return (use_index, state) };
+        let own = |place: &BlockUse| {
+            let same = |s: &StateDecl| s.role == decl.role && s.kind == decl.kind && s.owner.is_none();
+            self.blocks[place.block].states.iter().position(same).filter(|_| place.layer == Some(owner))
+        };
+        let found = uses[..use_index].iter().enumerate().find_map(|(i, place)| Some((i, own(place)?)));
+        found.expect("a checked program's owners come first and have such a state")
+    }
+
     /// Tokens past which all positions of a sequence are computed otherwise, if there is such a limit.
     pub fn long_above(&self) -> Option<usize> {
         let ops = self.blocks.iter().flat_map(|block| &block.ops);
@@ -303,6 +321,7 @@ impl Program {
             .uses
             .iter()
             .flat_map(|place| &self.blocks[place.block].states)
+            .filter(|state| state.owner.is_none())
             .map(|state| match &state.kind {
                 StateKind::Kv { heads, key_dim, value_dim, .. } => {
                     heads * (row_bytes(*key_dim) + row_bytes(*value_dim))

@@ -351,8 +351,16 @@ mod tests {
     #[test]
     fn two_runs_equal_one_softmax_in_f64() {
         for (dim, softcap) in [(8, None), (16, Some(3.0)), (20, None), (64, None), (80, Some(20.0)), (256, None)] {
-            let op =
-                Attention { heads: 1, kv_heads: 1, key_dim: dim, value_dim: dim, scale: 1.0, window: None, softcap };
+            let op = Attention {
+                heads: 1,
+                kv_heads: 1,
+                key_dim: dim,
+                value_dim: dim,
+                scale: 1.0,
+                window: None,
+                softcap,
+                chunk: None,
+            };
             for (rows, count) in [(1, 65), (3, 100), (7, 128), (21, 90)] {
                 let (queries, keys, values) = (noise(1, rows * dim), noise(2, count * dim), noise(3, count * dim));
                 let seen = |row: usize| row.min(40)..(count - rows + row + 1);

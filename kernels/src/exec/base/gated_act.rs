@@ -47,6 +47,7 @@ impl Kernel for Gate {
                 Activation::Silu => gate_silu(self.isa, part, &up[start..start + len]),
                 Activation::Sigmoid => gate_sigmoid(self.isa, part, &up[start..start + len]),
                 Activation::GeluTanh => gate_gelu(self.isa, part, &up[start..start + len]),
+                Activation::Tanh => part.iter_mut().zip(&up[start..]).for_each(|(g, u)| *g = g.tanh() * u),
                 Activation::Relu2 => {
                     part.iter_mut().zip(&up[start..]).for_each(|(g, u)| *g = g.max(0.0) * g.max(0.0) * u)
                 }

@@ -9,12 +9,13 @@ use crit_core::runtime::EngineError;
 struct Gather {
     table: StoredTensor,
     scale: f32,
+    past_end: Option<u32>,
     out: ValueId,
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
-    let scale = node.op::<Embed>().scale;
-    Ok(Box::new(Gather { table: node.weights[0].clone(), scale, out: node.view.node.writes[0] }))
+    let Embed { scale, past_end } = *node.op::<Embed>();
+    Ok(Box::new(Gather { table: node.weights[0].clone(), scale, past_end, out: node.view.node.writes[0] }))
 }
 
 impl Kernel for Gather {
@@ -27,7 +28,8 @@ impl Kernel for Gather {
         let mut out = cx.values.take(self.out);
         let mut gather = || {
             for (token, row) in cx.batch.tokens.iter().zip(out.chunks_mut(width)) {
-                let at = *token as usize;
+                let past = *token as usize >= self.table.rows();
+                let at = self.past_end.filter(|_| past).unwrap_or(*token) as usize;
                 self.table.dequant_rows(at..at + 1, row)?;
                 if self.scale != 1.0 {
                     row.iter_mut().for_each(|v| *v *= self.scale);

@@ -4,18 +4,24 @@
 mod act;
 mod add;
 mod add_positions;
+mod altup_correct;
+mod altup_predict;
 mod embed;
 mod gated_delta;
 mod gated_norm;
 mod kv_write;
 mod layer_norm;
+mod layer_slice;
 mod mamba2;
+mod match_rms;
 mod mul;
 mod recurrence;
 pub(crate) mod rows;
 mod scale;
+mod scale_by_position;
 mod select_rows;
 mod short_conv;
+mod sparsify;
 mod take_columns;
 
 use super::step::{Kernel, Lowering};
@@ -32,15 +38,21 @@ pub const KERNELS: &[Entry] = &[
     ("act", act::lower),
     ("add", add::lower),
     ("add_positions", add_positions::lower),
+    ("altup_correct", altup_correct::lower),
+    ("altup_predict", altup_predict::lower),
     ("embed", embed::lower),
     ("gated_delta", gated_delta::lower),
     ("gated_norm", gated_norm::lower),
     ("kv_write", kv_write::lower),
     ("layer_norm", layer_norm::lower),
+    ("layer_slice", layer_slice::lower),
     ("mamba2", mamba2::lower),
+    ("match_rms", match_rms::lower),
     ("mul", mul::lower),
     ("scale", scale::lower),
+    ("scale_by_position", scale_by_position::lower),
     ("select_rows", select_rows::lower),
     ("short_conv", short_conv::lower),
+    ("sparsify", sparsify::lower),
     ("take_columns", take_columns::lower),
 ];

@@ -143,6 +143,7 @@ fn activate_body<const FMA: bool>(values: &mut [f32], activation: Activation) {
         Activation::Silu => values.iter_mut().for_each(|v| *v = silu::<FMA>(*v)),
         Activation::GeluTanh => values.iter_mut().for_each(|v| *v = gelu_tanh::<FMA>(*v)),
         Activation::Sigmoid => values.iter_mut().for_each(|v| *v = sigmoid::<FMA>(*v)),
+        Activation::Tanh => values.iter_mut().for_each(|v| *v = v.tanh()),
         Activation::Relu2 => values.iter_mut().for_each(|v| *v = v.max(0.0) * v.max(0.0)),
     }
 }

@@ -6,7 +6,7 @@ use super::Norm;
 use crate::model::program::ops::attention::Attention;
 use crate::model::program::ops::kv_write::KvWrite;
 use crate::model::program::ops::rope::{Rope, RopePairs};
-use crate::model::program::{Rollback, StateDecl, StateKind, ValueId};
+use crate::model::program::{Rollback, StateDecl, StateId, StateKind, ValueId};
 
 /// Sizes of an attention sublayer.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,20 @@ pub(crate) struct Attend {
     pub(crate) window: Option<usize>,
     /// Cap on scores.
     pub(crate) softcap: Option<f32>,
+    /// Tokens of a chunk, if a query sees only keys of its own chunk.
+    pub(crate) chunk: Option<usize>,
+}
+
+impl Attend {
+    /// All keys up to the query.
+    pub(crate) fn full(scale: f32) -> Self {
+        Self { scale, window: None, softcap: None, chunk: None }
+    }
+
+    /// The same with a window, if any.
+    pub(crate) fn window(self, window: Option<usize>) -> Self {
+        Self { window, ..self }
+    }
 }
 
 /// What a norm on queries and keys is taken over.
@@ -72,11 +86,17 @@ impl AttentionShape {
 
     /// Values of this shape.
     pub(crate) fn values(&self, builder: &mut ProgramBuilder) -> AttentionValues {
+        self.values_as(builder, ["q", "k", "v", "attended"])
+    }
+
+    /// Values of this shape under names of their own, for programs with several shapes.
+    pub(crate) fn values_as(&self, builder: &mut ProgramBuilder, names: [&'static str; 4]) -> AttentionValues {
+        let [q, k, v, attended] = names;
         AttentionValues {
-            q: builder.tokens("q", self.q_width()),
-            k: builder.tokens("k", self.kv_width()),
-            v: builder.tokens("v", self.kv_width()),
-            attended: builder.tokens("attended", self.q_width()),
+            q: builder.tokens(q, self.q_width()),
+            k: builder.tokens(k, self.kv_width()),
+            v: builder.tokens(v, self.kv_width()),
+            attended: builder.tokens(attended, self.q_width()),
         }
     }
 
@@ -142,22 +162,41 @@ impl AttentionShape {
         values: AttentionValues,
     ) {
         for value in [values.q, values.k] {
-            block.op(table.op(self.head_dim, pairs), &[value], &[value], &[]);
+            self.rotate_one(block, table, pairs, value);
         }
+    }
+
+    /// Rotates heads.
+    pub(crate) fn rotate_one(&self, block: &mut BlockBuilder, table: &RopeTable, pairs: RopePairs, value: ValueId) {
+        block.op(table.op(self.head_dim, pairs), &[value], &[value], &[]);
     }
 
     /// Appends keys and values to a state of the block's own and attends to it.
     pub(crate) fn attend(&self, block: &mut BlockBuilder, how: Attend, values: AttentionValues) {
-        let (heads, kv_heads, dim) = (self.heads, self.kv_heads, self.head_dim);
-        let kv = block.state(StateDecl {
-            role: "kv",
-            kind: StateKind::Kv { heads: kv_heads, key_dim: dim, value_dim: dim, window: how.window },
-            rollback: Rollback::Truncate,
-        });
-        let write = KvWrite { heads: kv_heads, key_dim: dim, value_dim: dim };
+        let kv = self.state(block, how, None);
+        let write = KvWrite { heads: self.kv_heads, key_dim: self.head_dim, value_dim: self.head_dim };
         block.node(write, &[values.k, values.v], &[], &[], &[kv]);
-        let Attend { scale, window, softcap } = how;
-        let attention = Attention { heads, kv_heads, key_dim: dim, value_dim: dim, scale, window, softcap };
+        self.look(block, how, kv, values);
+    }
+
+    /// Attends to the keys and values of layer `owner`.
+    pub(crate) fn attend_shared(&self, block: &mut BlockBuilder, how: Attend, owner: usize, values: AttentionValues) {
+        let kv = self.state(block, how, Some(owner));
+        self.look(block, how, kv, values);
+    }
+
+    fn state(&self, block: &mut BlockBuilder, how: Attend, owner: Option<usize>) -> StateId {
+        let (heads, dim) = (self.kv_heads, self.head_dim);
+        // A chunk reaches back at most as far as a window of its size.
+        let window = how.window.or(how.chunk);
+        let kind = StateKind::Kv { heads, key_dim: dim, value_dim: dim, window };
+        block.state(StateDecl { role: "kv", kind, rollback: Rollback::Truncate, owner })
+    }
+
+    fn look(&self, block: &mut BlockBuilder, how: Attend, kv: StateId, values: AttentionValues) {
+        let (heads, kv_heads, dim) = (self.heads, self.kv_heads, self.head_dim);
+        let Attend { scale, window, softcap, chunk } = how;
+        let attention = Attention { heads, kv_heads, key_dim: dim, value_dim: dim, scale, window, softcap, chunk };
         block.node(attention, &[values.q], &[values.attended], &[], &[kv]);
     }
 

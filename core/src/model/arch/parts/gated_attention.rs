@@ -61,7 +61,7 @@ impl GatedAttention {
         }
         self.shape.norm_queries_and_keys(block, module, (self.norm, NormOver::Head), inner);
         self.shape.rotate(block, &self.rope, RopePairs::HalfSplit, inner);
-        let how = Attend { scale: self.shape.usual_scale(), window: None, softcap: None };
+        let how = Attend::full(self.shape.usual_scale());
         self.shape.attend(block, how, inner);
         let act = GatedAct { activation: Activation::Sigmoid };
         block.op(act, &[gate, inner.attended], &[gate], &[]);

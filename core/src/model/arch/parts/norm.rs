@@ -24,6 +24,11 @@ pub(crate) enum Norm {
     },
 }
 
+/// Divides groups of `group` elements by their root mean square: a norm without a weight.
+pub(crate) fn weightless(block: &mut BlockBuilder, eps: f32, group: usize, (from, to): (ValueId, ValueId)) {
+    block.op(RmsNorm { group, eps, offset: 0.0 }, &[from], &[to], &[]);
+}
+
 impl Norm {
     /// Norms groups of `group` elements with the weight stored as `module.weight`.
     pub(crate) fn put(

@@ -48,7 +48,7 @@ impl Ends {
     pub(crate) fn embed(&self, module: &str, scale: f32, stream: Stream) -> BlockBuilder {
         let mut block = BlockBuilder::new("prologue");
         let table = block.weight("embed", &format!("{module}.weight"), &[self.vocab, self.hidden], Some(0));
-        block.op(Embed { scale }, &[], &[stream.x], &[table]);
+        block.op(Embed::scaled(scale), &[], &[stream.x], &[table]);
         block
     }
 

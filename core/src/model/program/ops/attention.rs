@@ -2,7 +2,7 @@
 //!
 //! Reads q `[T, heads * key_dim]`; writes out `[T, heads * value_dim]`. State: kv, which already holds this step's
 //! positions. Query head h uses key/value head h / (heads / kv_heads). The query at position p sees keys j <= p, and
-//! with a window w only p - j < w. With a softcap c scores are c * tanh(score / c) before the mask (gemma2).
+//! with a window w only p - j < w, with chunks of c only j / c = p / c. With a softcap c scores are c * tanh(score / c) before the mask (gemma2).
 
 use crate::model::program::op::NodeView;
 use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
@@ -25,12 +25,16 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Score cap, if any.
     pub softcap: Option<f32>,
+    /// Tokens of a chunk, if a query sees only keys of its own chunk.
+    pub chunk: Option<usize>,
 }
 
 impl Attention {
     /// First visible position for a query at `position`.
     pub fn first_visible(&self, position: usize) -> usize {
-        self.window.map_or(0, |w| (position + 1).saturating_sub(w))
+        let window = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
+        let chunk = self.chunk.map_or(0, |c| position - position % c);
+        window.max(chunk)
     }
 }
 
@@ -42,8 +46,11 @@ impl Op for Attention {
     fn cost(&self, _: &NodeView<'_>, axes: &Axes, sizes: &dyn StoredSizes) -> NodeCost {
         let row = sizes.kv_row_bytes(self.key_dim) + sizes.kv_row_bytes(self.value_dim);
         NodeCost {
-            state_read_bytes: axes.positions_read(self.window) * self.kv_heads as u64 * row,
-            flops: 2 * axes.pairs(self.window) * self.heads as u64 * (self.key_dim + self.value_dim) as u64,
+            state_read_bytes: axes.positions_read(|p| self.first_visible(p)) * self.kv_heads as u64 * row,
+            flops: 2
+                * axes.pairs(|p| self.first_visible(p))
+                * self.heads as u64
+                * (self.key_dim + self.value_dim) as u64,
             ..NodeCost::default()
         }
     }

@@ -12,6 +12,15 @@ use std::any::Any;
 pub struct Embed {
     /// Factor on every element.
     pub scale: f32,
+    /// The row of tokens past the end of the table, for tables that leave some out.
+    pub past_end: Option<u32>,
+}
+
+impl Embed {
+    /// Of a table with a row for every token.
+    pub fn scaled(scale: f32) -> Self {
+        Self { scale, past_end: None }
+    }
 }
 
 impl Op for Embed {
@@ -28,7 +37,8 @@ impl Op for Embed {
         let table = (cx.tensor)(cx.view.node.weights[0]);
         let mut out = Vec::new();
         for &token in cx.tokens {
-            let row = token as usize;
+            let past = token as usize >= table.rows();
+            let row = self.past_end.filter(|_| past).unwrap_or(token) as usize;
             if row >= table.rows() {
                 return Err(PlainError::Token { token, vocab: table.rows() });
             }

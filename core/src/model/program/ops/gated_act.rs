@@ -17,6 +17,8 @@ pub enum Activation {
     Sigmoid,
     /// The square of max(x, 0) (So et al. 2021, arXiv:2109.08668).
     Relu2,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 impl Activation {
@@ -41,6 +43,7 @@ impl Activation {
                 0.5 * x * (1.0 + inner.tanh())
             }
             Self::Relu2 => x.max(0.0).powi(2),
+            Self::Tanh => x.tanh(),
         }
     }
 }

@@ -3,6 +3,8 @@
 pub mod act;
 pub mod add;
 pub mod add_positions;
+pub mod altup_correct;
+pub mod altup_predict;
 pub mod attention;
 pub mod embed;
 pub mod gated_act;
@@ -10,15 +12,19 @@ pub mod gated_delta;
 pub mod gated_norm;
 pub mod kv_write;
 pub mod layer_norm;
+pub mod layer_slice;
 pub mod linear;
 pub mod mamba2;
+pub mod match_rms;
 pub mod mul;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
+pub mod scale_by_position;
 pub mod select_rows;
 pub mod short_conv;
 pub mod softcap;
+pub mod sparsify;
 pub mod take_columns;
 
 /// Every op's name, sorted: what a backend must cover.
@@ -26,6 +32,8 @@ pub const NAMES: &[&str] = &[
     "act",
     "add",
     "add_positions",
+    "altup_correct",
+    "altup_predict",
     "attention",
     "embed",
     "gated_act",
@@ -33,14 +41,18 @@ pub const NAMES: &[&str] = &[
     "gated_norm",
     "kv_write",
     "layer_norm",
+    "layer_slice",
     "linear",
     "mamba2",
+    "match_rms",
     "mul",
     "rms_norm",
     "rope",
     "scale",
+    "scale_by_position",
     "select_rows",
     "short_conv",
     "softcap",
+    "sparsify",
     "take_columns",
 ];

@@ -128,6 +128,14 @@ impl Dense {
     /// # Errors
     /// A key is missing or wrong, or sizes do not fit each other.
     pub fn from_config(arch: &'static str, source: &Source<'_>) -> Result<Self, ArchError> {
+        Self::from_config_with(arch, source, source.config.positive("intermediate_size")?)
+    }
+
+    /// The same with an MLP width that the config states otherwise.
+    ///
+    /// # Errors
+    /// As [`Dense::from_config`].
+    pub fn from_config_with(arch: &'static str, source: &Source<'_>, intermediate: usize) -> Result<Self, ArchError> {
         let config = source.config;
         let hidden = config.positive("hidden_size")?;
         let heads = config.positive("num_attention_heads")?;
@@ -159,7 +167,7 @@ impl Dense {
         Ok(Self {
             arch,
             hidden,
-            intermediate: config.positive("intermediate_size")?,
+            intermediate,
             heads,
             kv_heads,
             head_dim,
@@ -216,6 +224,7 @@ impl Dense {
     pub fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
         let mut builder = ProgramBuilder::new(self.arch);
         builder.skip("rope_freqs.");
+        builder.skip_other_modalities();
         // Old files keep the rotary table they were trained with; it follows from the config.
         builder.skip("*.rotary_emb.inv_freq");
         let ends = Ends { hidden: self.hidden, vocab: self.vocab };

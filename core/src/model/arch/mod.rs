@@ -11,6 +11,7 @@ pub mod exaone4;
 pub mod falcon_h1;
 pub mod gemma2;
 pub mod gemma3;
+pub mod gemma3n;
 pub mod glm4;
 pub mod gpt2;
 pub mod granite;
@@ -52,6 +53,7 @@ pub const FAMILIES: &[Family] = &[
     falcon_h1::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma3n::FAMILY,
     glm4::FAMILY,
     gpt2::FAMILY,
     granite::FAMILY,

@@ -1,7 +1,7 @@
 //! RoPE tables from a config, in both dialects: `rope_parameters` (flat, or one dict per layer type) and the older
 //! `rope_theta` + `rope_scaling`.
 //!
-//! Kinds: default, linear, llama3, yarn (Peng et al. 2023, arXiv:2309.00071), longrope (Ding et al. 2024,
+//! Kinds: default, linear, proportional (the slowest pairs of a head stand still), llama3, yarn (Peng et al. 2023, arXiv:2309.00071), longrope (Ding et al. 2024,
 //! arXiv:2402.13753), and dynamic, which up to the claimed context is the default.
 
 use super::{ArchError, Source};
@@ -145,10 +145,19 @@ fn scaled(
             Ok((base.iter().map(|f| f / factor).collect(), 1.0))
         }
         "llama3" => Ok((llama3(scaling, &base, max_context)?, 1.0)),
+        "proportional" => {
+            let share = scaling.f64_or("partial_rotary_factor", 1.0)?;
+            let factor = positive(scaling, "factor", Some(1.0))?;
+            let turning = (share * rotary_dim as f64 / 2.0) as usize;
+            let angle = |(i, f): (usize, &f64)| if i < turning { f / factor } else { 0.0 };
+            Ok((base.iter().enumerate().map(angle).collect(), 1.0))
+        }
         "yarn" => yarn(scaling, &base, rotary_dim, theta, max_context),
         other => Err(value(
             "rope_type",
-            format!("`{other}` is not supported; supported are default, dynamic, linear, llama3, longrope, yarn"),
+            format!(
+                "`{other}` is not supported; supported are default, dynamic, linear, llama3, longrope, proportional, yarn"
+            ),
         )),
     }
 }

@@ -1,5 +1,6 @@
 //! Which kind each layer is of, from a config.
 
+use super::super::builder::ProgramBuilder;
 use super::super::{ArchError, Source};
 
 /// Kind of each layer as an index into `names`: the list under `key`, or what `default` says of a layer.
@@ -39,5 +40,34 @@ pub(crate) fn rope_layers(source: &Source<'_>, layers: usize, interval: usize) -
             key: "no_rope_layers".into(),
             why: format!("{} entries for {layers} layers", given.len()),
         }),
+    }
+}
+
+/// For each layer the earlier layer whose keys and values it uses: the last of its kind that has its own, for the last
+/// `num_kv_shared_layers` layers.
+///
+/// # Errors
+/// A layer with nothing to share.
+pub(crate) fn owners(source: &Source<'_>, kinds: &[usize], default: usize) -> Result<Vec<Option<usize>>, ArchError> {
+    const KEY: &str = "num_kv_shared_layers";
+    let own = kinds.len().saturating_sub(source.config.usize_or(KEY, default)?);
+    let owner = |layer: usize| match layer < own {
+        true => Ok(None),
+        false => {
+            kinds[..own].iter().rposition(|kind| *kind == kinds[layer]).map(Some).ok_or_else(|| ArchError::Value {
+                key: KEY.into(),
+                why: format!("layer {layer} has no earlier layer of its kind to share with"),
+            })
+        }
+    };
+    (0..kinds.len()).map(owner).collect()
+}
+
+/// Lets plain decoding ignore the maps that layers without keys and values of their own still have in some files.
+pub(crate) fn skip_shared(builder: &mut ProgramBuilder, owners: &[Option<usize>]) {
+    for (layer, _) in owners.iter().enumerate().filter(|(_, owner)| owner.is_some()) {
+        for map in ["k_proj", "v_proj", "k_norm", "v_norm"] {
+            builder.skip(format!("model.layers.{layer}.self_attn.{map}."));
+        }
     }
 }

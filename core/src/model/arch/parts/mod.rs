@@ -11,6 +11,7 @@ pub(crate) mod kinds;
 pub(crate) mod mamba;
 pub(crate) mod mlp;
 pub(crate) mod norm;
+pub(crate) mod per_layer;
 pub(crate) mod stream;
 
 pub(crate) use attention::{Attend, AttentionShape, AttentionValues, NormOver};

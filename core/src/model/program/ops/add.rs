@@ -1,6 +1,6 @@
 //! `add`: out = a + scale * b, the residual connection.
 //!
-//! Reads a, b `[T, n]`; writes out `[T, n]` (may be a). `scale` is granite's residual multiplier, else 1.
+//! Reads a, b `[T|R, n]`; writes out of the same shape (may be a). `scale` is granite's residual multiplier, else 1.
 
 use crate::model::program::op::NodeView;
 use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
@@ -24,7 +24,7 @@ impl Op for Add {
     }
 
     fn cost(&self, view: &NodeView<'_>, axes: &Axes, _: &dyn StoredSizes) -> NodeCost {
-        NodeCost { flops: axes.tokens() * view.write_width(0) as u64, ..NodeCost::default() }
+        NodeCost { flops: view.rows(axes) * view.write_width(0) as u64, ..NodeCost::default() }
     }
 
     fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {

@@ -99,7 +99,7 @@ impl Bamba {
         let (shape, inner, Stream { normed, sublayer, .. }) = (self.attention, values.attention, values.stream);
         shape.project(block, "self_attn", self.bias, normed, inner);
         shape.rotate(block, &self.rope, self.pairs, inner);
-        shape.attend(block, Attend { scale: shape.usual_scale(), window: None, softcap: None }, inner);
+        shape.attend(block, Attend::full(shape.usual_scale()), inner);
         shape.gather(block, "self_attn.o_proj", self.bias, inner, sublayer);
     }
 }

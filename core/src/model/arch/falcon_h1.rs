@@ -155,7 +155,7 @@ impl Falcon {
         shape.project(block, "self_attn", self.bias, values.scaled, inner);
         scale(block, self.by.key, (inner.k, inner.k));
         shape.rotate(block, &self.rope, self.pairs, inner);
-        shape.attend(block, Attend { scale: shape.usual_scale(), window: None, softcap: None }, inner);
+        shape.attend(block, Attend::full(shape.usual_scale()), inner);
         shape.gather(block, "self_attn.o_proj", self.bias, inner, sublayer);
     }
 

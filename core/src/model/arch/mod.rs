@@ -12,6 +12,7 @@ pub mod falcon_h1;
 pub mod gemma2;
 pub mod gemma3;
 pub mod gemma3n;
+pub mod gemma4;
 pub mod glm4;
 pub mod gpt2;
 pub mod granite;
@@ -54,6 +55,7 @@ pub const FAMILIES: &[Family] = &[
     gemma2::FAMILY,
     gemma3::FAMILY,
     gemma3n::FAMILY,
+    gemma4::FAMILY,
     glm4::FAMILY,
     gpt2::FAMILY,
     granite::FAMILY,

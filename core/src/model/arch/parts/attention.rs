@@ -9,7 +9,7 @@ use crate::model::program::ops::rope::{Rope, RopePairs};
 use crate::model::program::{Rollback, StateDecl, StateId, StateKind, ValueId};
 
 /// Sizes of an attention sublayer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionShape {
     /// Residual width.
     pub(crate) hidden: usize,

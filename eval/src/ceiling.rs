@@ -486,6 +486,7 @@ mod tests {
             max_step_tokens: 512,
             max_step_rows: 512,
             slot_bytes: 0,
+            drafts: false,
             long_above: None,
             kv_row_bytes: vec![(32, 32)],
             stored_bytes: vec![("embed".into(), 64_000), ("layers.0.q".into(), 8_192)],

@@ -52,7 +52,7 @@ fn start(dir: &Path, name: &str, executor: ToyExecutor) -> ProtocolLink {
     let socket: PathBuf = dir.join(name);
     let at = socket.clone();
     std::thread::spawn(move || {
-        let policies = Policies { drafter: None, prefix_cache: Some(Box::new(OneEntry::default())) };
+        let policies = Policies { prefix_cache: Some(Box::new(OneEntry::default())), ..Policies::default() };
         let engine = Engine::new(executor, policies, EngineConfig::default());
         serve(engine, Identity { engine: "toy 1".into(), ..Identity::default() }, &at).unwrap();
     });

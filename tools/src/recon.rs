@@ -286,6 +286,7 @@ fn as_stored(model: &Model) -> ExecutorInfo {
         max_step_tokens: model.program.max_context,
         max_step_rows: 1,
         slot_bytes: model.program.slot_bytes(),
+        drafts: false,
         long_above: model.program.long_above(),
         kv_row_bytes: dims.into_iter().map(|dim| (dim, dim * STATE_BYTES)).collect(),
         stored_bytes: model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect(),

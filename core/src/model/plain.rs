@@ -5,7 +5,7 @@
 
 use super::Model;
 use super::program::op::{NodeView, PlainCx, PlainKv, PlainState};
-use super::program::{PlainError, Precision, StateKind};
+use super::program::{Entry, PlainError, Precision, StateKind};
 use crate::runtime::{EngineError, Executor, ExecutorInfo, MemoryUse, SeqStep, StepBatch};
 
 /// Sizes of a plain executor.
@@ -30,6 +30,8 @@ pub struct PlainExecutor {
     info: ExecutorInfo,
     /// `[block use][state]`.
     states: Vec<Vec<Memory>>,
+    /// What the last pass left for a draft pass, `[T, width]`.
+    left: Vec<f32>,
 }
 
 /// Where a state of all sequences is kept.
@@ -53,7 +55,7 @@ impl PlainExecutor {
             }
         };
         let of_block = |block: usize| program.blocks[block].states.iter().map(|s| memory(&s.kind)).collect();
-        let states = program.step().uses.iter().map(|place| of_block(place.block)).collect();
+        let states = program.uses().map(|place| of_block(place.block)).collect();
         let info = ExecutorInfo {
             name: "plain".into(),
             vocab: program.vocab,
@@ -64,6 +66,7 @@ impl PlainExecutor {
             max_step_tokens: sizes.max_context,
             max_step_rows: sizes.max_context,
             slot_bytes: program.slot_bytes(),
+            drafts: program.draft().is_some(),
             long_above: program.long_above(),
             kv_row_bytes: program.kv_row_bytes(|dim| dim * 4),
             stored_bytes: model.stored_bytes(),
@@ -75,16 +78,26 @@ impl PlainExecutor {
                 ..MemoryUse::default()
             },
         };
-        Self { model, info, states }
+        Self { model, info, states, left: Vec::new() }
     }
 
-    fn run_sequence(&mut self, batch: &StepBatch, seq: &SeqStep, logits: &mut Vec<f32>) -> Result<(), PlainError> {
+    /// Runs an entry for one sequence; `carried` are the rows of the pass before that go with its tokens. Returns what
+    /// it leaves for a draft pass.
+    fn run_sequence(
+        &mut self,
+        entry: &Entry,
+        batch: &StepBatch,
+        (seq, carried): (&SeqStep, &[f32]),
+        logits: &mut Vec<f32>,
+    ) -> Result<Vec<f32>, PlainError> {
         let program = self.model.program.clone();
+        let first_use = program.nodes(entry).next().map_or(0, |(at, _)| at.use_index);
         let range = seq.first as usize..(seq.first + seq.tokens) as usize;
         let rows: Vec<u32> =
             batch.rows.iter().filter(|row| range.contains(&(**row as usize))).map(|row| row - seq.first).collect();
         let mut values = vec![Vec::new(); program.values.len()];
-        for (use_index, place) in program.step().uses.iter().enumerate() {
+        for (i, place) in entry.uses.iter().enumerate() {
+            let use_index = first_use + i;
             let block = &program.blocks[place.block];
             let mut states: Vec<PlainState> =
                 (0..block.states.len()).map(|state| self.gather(use_index, state, seq)).collect();
@@ -94,6 +107,7 @@ impl PlainExecutor {
                 let mut cx = PlainCx {
                     view,
                     tokens: &batch.tokens[range.clone()],
+                    carried,
                     past: seq.past as usize,
                     length: seq.length as usize,
                     rows: &rows,
@@ -108,7 +122,7 @@ impl PlainExecutor {
             }
         }
         logits.extend_from_slice(&values[program.logits.at()]);
-        Ok(())
+        Ok(program.carried().map_or_else(Vec::new, |id| std::mem::take(&mut values[id.at()])))
     }
 
     fn slot(&self, seq: &SeqStep, position: usize) -> usize {
@@ -184,6 +198,13 @@ impl PlainExecutor {
     }
 }
 
+fn engine_error(error: PlainError) -> EngineError {
+    match error {
+        PlainError::Token { token, vocab } => EngineError::Token { token, vocab },
+        PlainError::Tensor { .. } => EngineError::Kernel { op: "plain".into(), message: error.to_string() },
+    }
+}
+
 impl Executor for PlainExecutor {
     fn info(&self) -> &ExecutorInfo {
         &self.info
@@ -192,17 +213,40 @@ impl Executor for PlainExecutor {
     fn step(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
         self.check(batch)?;
         logits.clear();
+        self.left.clear();
+        let program = self.model.program.clone();
         for seq in &batch.seqs {
             let [sure, trial] = Self::parts(seq);
             for (part, on_trial) in [(sure, false), (trial, true)].iter().filter(|(part, _)| part.tokens > 0) {
                 if *on_trial {
                     self.save(seq.slot as usize);
                 }
-                self.run_sequence(batch, part, logits).map_err(|error| match error {
-                    PlainError::Token { token, vocab } => EngineError::Token { token, vocab },
-                    PlainError::Tensor { .. } => EngineError::Kernel { op: "plain".into(), message: error.to_string() },
-                })?;
+                let left = self.run_sequence(program.step(), batch, (part, &[]), logits).map_err(engine_error)?;
+                self.left.extend(left);
             }
+        }
+        Ok(())
+    }
+
+    fn draft(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        let program = self.model.program.clone();
+        let (Some(entry), Some(carried)) = (program.draft(), program.carried()) else {
+            return Err(EngineError::Unsupported { message: "the model has no drafting head".into() });
+        };
+        self.check(batch)?;
+        let width = program.values[carried.at()].width;
+        let rows = self.left.len() / width;
+        if let Some(row) = batch.carry.iter().find(|row| **row as usize >= rows) {
+            return Err(EngineError::Capacity { what: "carried row", given: *row as usize, limit: rows });
+        }
+        logits.clear();
+        let before = std::mem::take(&mut self.left);
+        for seq in &batch.seqs {
+            let rows = &batch.carry[seq.first as usize..(seq.first + seq.tokens) as usize];
+            let carried: Vec<f32> =
+                rows.iter().flat_map(|row| &before[*row as usize * width..][..width]).copied().collect();
+            let left = self.run_sequence(entry, batch, (seq, &carried), logits).map_err(engine_error)?;
+            self.left.extend(left);
         }
         Ok(())
     }

@@ -34,6 +34,8 @@ pub struct StepBatch {
     pub seqs: Vec<SeqStep>,
     /// Indices into `tokens` whose logits are wanted, ascending, `[R]`.
     pub rows: Vec<u32>,
+    /// In a draft pass: for each token the row of the pass before whose outcome it goes with, `[T]`.
+    pub carry: Vec<u32>,
 }
 
 impl StepBatch {

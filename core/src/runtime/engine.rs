@@ -9,7 +9,8 @@
 //! anew. It cannot be shared either, so a model with such state takes nothing from the prefix cache.
 
 use super::passes::PassLog;
-use super::scheduler::{Limits, Planned, Scheduler};
+use super::draft::Ran;
+use super::scheduler::{Limits, Planned, Proposer, Scheduler};
 use super::sequence::Sequence;
 use super::state::StateStore;
 use super::{EngineError, Executor, StepBatch};
@@ -41,6 +42,8 @@ impl Default for EngineConfig {
 pub struct Policies {
     /// Proposes tokens.
     pub drafter: Option<Box<dyn Drafter>>,
+    /// Tokens the model's own drafting head proposes at a time, if it is to be used; a drafter comes first.
+    pub draft_head: Option<usize>,
     /// Remembers beginnings.
     pub prefix_cache: Option<Box<dyn PrefixCache>>,
 }
@@ -142,6 +145,7 @@ pub struct Engine<E> {
     pub(super) recurrent: bool,
     step_tokens: usize,
     drafter: Option<Box<dyn Drafter>>,
+    pub(super) draft_head: Option<usize>,
     config: EngineConfig,
     next_key: u64,
     totals: EngineStats,
@@ -165,6 +169,7 @@ impl<E: Executor> Engine<E> {
             vocab: info.vocab,
             recurrent: info.slot_bytes > 0,
             step_tokens: limits.step_tokens,
+            draft_head: policies.draft_head.filter(|_| info.drafts && policies.drafter.is_none()),
             drafter: policies.drafter,
             config,
             next_key: 0,
@@ -233,7 +238,12 @@ impl<E: Executor> Engine<E> {
 
     /// Runs one step, if there is anything to run. Events of the step are added to `events`.
     pub fn step_once(&mut self, events: &mut Vec<Event>) -> bool {
-        let plan = self.scheduler.plan(&mut self.state, self.drafter.as_deref_mut(), Instant::now());
+        let proposer = match (self.drafter.as_deref_mut(), self.draft_head) {
+            (Some(drafter), _) => Some(Proposer::Drafter(drafter)),
+            (None, Some(_)) => Some(Proposer::Head),
+            (None, None) => None,
+        };
+        let plan = self.scheduler.plan(&mut self.state, proposer, Instant::now());
         if plan.is_empty() {
             return false;
         }
@@ -333,38 +343,50 @@ impl<E: Executor> Engine<E> {
         let logits = std::mem::take(&mut self.logits);
         let now = Instant::now();
         let mut rows = logits.as_slice();
+        let (mut ran, mut first) = (Vec::new(), 0);
         for planned in plan {
             let count = usize::from(planned.last) + planned.draft.tokens.len();
             let (own, rest) = rows.split_at(count * self.vocab);
             rows = rest;
-            self.advance(planned, own, now, events);
+            let past = self.scheduler.running(planned.key).map_or(0, |sequence| sequence.computed());
+            let kept = self.advance(planned, own, now, events);
+            ran.push(Ran { key: planned.key, first, past, kept });
+            first += planned.take + planned.draft.tokens.len();
         }
         self.logits = logits;
+        self.follow(&ran);
     }
 
-    fn advance(&mut self, planned: &Planned, rows: &[f32], now: Instant, events: &mut Vec<Event>) {
+    /// Takes a request's rows; returns how many positions were computed from tokens that stayed.
+    fn advance(&mut self, planned: &Planned, rows: &[f32], now: Instant, events: &mut Vec<Event>) -> usize {
         let (key, drafted) = (planned.key, planned.draft.tokens.len());
-        let Some(sequence) = self.scheduler.running.iter_mut().find(|sequence| sequence.key == key) else { return };
-        let Some(held) = sequence.held.as_mut() else { return };
+        let Some(sequence) = self.scheduler.running.iter_mut().find(|sequence| sequence.key == key) else { return 0 };
+        let Some(held) = sequence.held.as_mut() else { return 0 };
         held.computed += planned.take;
         if !planned.last {
-            return;
+            return planned.take;
         }
         let index = (sequence.tokens.len() - sequence.prompt) as u64;
         let verified = match sequence.sampler.verify(rows, self.vocab, &planned.draft, index) {
             Ok(verified) => verified,
-            Err(error) => return self.fail(key, error.into(), events),
+            Err(error) => {
+                self.fail(key, error.into(), events);
+                return 0;
+            }
         };
+        let kept = planned.take + verified.accepted;
+        let end = held.computed + verified.accepted;
         match verified.accepted < drafted && self.recurrent {
             false => held.computed += verified.accepted,
             true => {
                 if let Err(error) = self.executor.roll_back(held.slot) {
-                    return self.fail(key, error.into(), events);
+                    self.fail(key, error.into(), events);
+                    return 0;
                 }
             }
         }
         if drafted > 0 {
-            held.table.truncate(&mut self.state.pool, held.computed);
+            held.table.truncate(&mut self.state.pool, end);
             sequence.usage.drafted_tokens += drafted as u32;
             sequence.usage.accepted_tokens += verified.accepted as u32;
             self.totals.drafted_tokens += drafted as u64;
@@ -387,6 +409,7 @@ impl<E: Executor> Engine<E> {
         if let Some(reason) = end {
             self.end(key, true, events, |usage| Event::Finished { key, reason, usage });
         }
+        kept
     }
 
     fn fail(&mut self, key: u64, error: Failure, events: &mut Vec<Event>) {

@@ -53,6 +53,9 @@ pub struct ExecutorInfo {
     /// sequence that grows past it is of no use.
     #[serde(default)]
     pub long_above: Option<usize>,
+    /// Whether [`Executor::draft`] works: the model has a drafting head and the executor runs it.
+    #[serde(default)]
+    pub drafts: bool,
     /// Bytes of a key or value row of one head, by head size, for the costs of state.
     pub kv_row_bytes: Vec<(usize, usize)>,
     /// Bytes as this engine stores each tensor it reads in a step, by checkpoint name, so that a ceiling counts what
@@ -164,6 +167,17 @@ pub trait Executor: Send {
         Ok(())
     }
 
+    /// Runs the drafting head on tokens of the pass before, each the successor of the one whose outcome it goes with
+    /// ([`StepBatch::carry`]), and puts the wanted logits into `logits`. Keys and values of the head lie in the same
+    /// blocks as the trunk's.
+    ///
+    /// # Errors
+    /// There is no drafting head, the step is refused, or a kernel failed.
+    fn draft(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        let _ = (batch, logits);
+        Err(EngineError::Unsupported { message: format!("executor `{}` has no drafting head", self.info().name) })
+    }
+
     /// Where the time of the last step went, if this executor measures it.
     fn last_step_times(&self) -> Vec<OpTime> {
         Vec::new()
@@ -185,6 +199,10 @@ impl<E: Executor + ?Sized> Executor for Box<E> {
 
     fn roll_back(&mut self, slot: u32) -> Result<(), EngineError> {
         (**self).roll_back(slot)
+    }
+
+    fn draft(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        (**self).draft(batch, logits)
     }
 
     fn last_step_times(&self) -> Vec<OpTime> {

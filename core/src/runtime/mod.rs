@@ -5,7 +5,8 @@
 
 pub mod batch;
 pub mod blocks;
-pub mod engine;
+pub mod draft;
+mod engine;
 pub mod executor;
 mod passes;
 mod scheduler;

@@ -48,6 +48,27 @@ pub(super) struct Scheduler {
     step: u64,
 }
 
+/// Who proposes tokens.
+pub(super) enum Proposer<'a> {
+    /// A policy.
+    Drafter(&'a mut (dyn Drafter + 'static)),
+    /// The model's own head, which left its proposals with the sequence.
+    Head,
+}
+
+impl Proposer<'_> {
+    fn propose(&mut self, sequence: &mut Sequence, wanted: usize) -> Draft {
+        match self {
+            Self::Drafter(drafter) => drafter.propose(sequence.key, &sequence.tokens, wanted),
+            Self::Head => {
+                let (length, tokens) = std::mem::take(&mut sequence.drafted);
+                let tokens = if length == sequence.tokens.len() { tokens } else { Vec::new() };
+                Draft { tokens, probs: None }
+            }
+        }
+    }
+}
+
 /// What is left of a step while it is planned.
 struct Budget {
     tokens: usize,
@@ -91,7 +112,7 @@ impl Scheduler {
     pub(super) fn plan(
         &mut self,
         state: &mut StateStore,
-        drafter: Option<&mut (dyn Drafter + 'static)>,
+        proposer: Option<Proposer<'_>>,
         now: Instant,
     ) -> Vec<Planned> {
         self.step += 1;
@@ -104,8 +125,8 @@ impl Scheduler {
         if !preempted {
             self.admit(&mut budget, &mut plan, state, now);
         }
-        if let Some(drafter) = drafter {
-            self.plan_drafts(&mut budget, &mut plan, state, drafter);
+        if let Some(proposer) = proposer {
+            self.plan_drafts(&mut budget, &mut plan, state, proposer);
         }
         for planned in &plan {
             let step = self.step;
@@ -203,7 +224,7 @@ impl Scheduler {
         budget: &mut Budget,
         plan: &mut [Planned],
         state: &mut StateStore,
-        drafter: &mut (dyn Drafter + 'static),
+        mut proposer: Proposer<'_>,
     ) {
         let limit = self.limits.draft_tokens;
         // More than one token is pending after a rejected draft, where state went back to before it.
@@ -214,7 +235,7 @@ impl Scheduler {
             let share = budget.tokens.min(budget.rows) / left.max(1);
             left -= 1;
             let Some(sequence) = self.running.iter_mut().find(|sequence| sequence.key == planned.key) else { continue };
-            let Some(held) = sequence.held.as_mut() else { continue };
+            let Some(held) = sequence.held.as_ref() else { continue };
             // The token after the drafted ones counts too.
             let room = sequence.longest.saturating_sub(sequence.tokens.len() + 1);
             let capacity = (held.table.blocks().len() + state.pool.free()) * state.pool.block_tokens();
@@ -224,12 +245,13 @@ impl Scheduler {
             if wanted == 0 {
                 continue;
             }
-            let mut draft = drafter.propose(sequence.key, &sequence.tokens, wanted);
+            let mut draft = proposer.propose(sequence, wanted);
             let valid = draft.tokens.iter().take_while(|token| (**token as usize) < self.limits.vocab).count();
             draft.tokens.truncate(wanted.min(valid));
             if draft.tokens.is_empty() {
                 continue;
             }
+            let Some(held) = sequence.held.as_mut() else { continue };
             if let Ok(copies) = state.extend(held, held.computed + planned.take + draft.tokens.len()) {
                 planned.copies.extend(copies);
                 budget.tokens -= draft.tokens.len();

@@ -31,6 +31,8 @@ pub(super) struct Sequence {
     pub(super) usage: Usage,
     /// State, if it runs.
     pub(super) held: Option<Held>,
+    /// What the model's own head proposes, and at which length.
+    pub(super) drafted: (usize, Vec<u32>),
     /// The step it last took part in.
     pub(super) last_step: u64,
     admitted: Option<Instant>,
@@ -52,6 +54,7 @@ impl Sequence {
             usage: Usage { prompt_tokens: prompt.len() as u32, ..Usage::default() },
             tokens: prompt,
             held: None,
+            drafted: (0, Vec::new()),
             last_step: 0,
             admitted: None,
             first_token: None,

@@ -114,11 +114,13 @@ struct Setup {
     drafter: Option<u64>,
     /// Logits come from a state that cannot be cut.
     recurrent: bool,
+    /// The toy's own head proposes so many tokens, one in so many wrong.
+    head: Option<(usize, u64)>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { blocks: 200, slots: 8, step_tokens: 64, step_rows: 64, cache: false, drafter: None, recurrent: false }
+        Self { blocks: 200, slots: 8, step_tokens: 64, step_rows: 64, cache: false, drafter: None, recurrent: false, head: None }
     }
 }
 
@@ -126,7 +128,10 @@ impl Setup {
     fn engine(&self) -> Engine<ToyExecutor> {
         let toy = ToyExecutor::new(VOCAB, 4, self.blocks, self.slots, self.step_tokens);
         let toy = if self.recurrent { toy.with_recurrence() } else { toy };
+        let mut toy = if self.head.is_some() { toy.with_head() } else { toy };
+        toy.head_wrong_every = self.head.map_or(0, |(_, wrong)| wrong);
         let policies = Policies {
+            draft_head: self.head.map(|(tokens, _)| tokens),
             drafter: self.drafter.map(|right| Box::new(ToyDrafter { right, calls: 0 }) as Box<dyn Drafter>),
             prefix_cache: self.cache.then(|| Box::<SimpleCache>::default() as Box<dyn PrefixCache>),
         };
@@ -289,6 +294,31 @@ fn right_drafts_save_steps() {
         // Nothing is lost by drafting in vain.
         let wrong = check(&Setup { drafter: Some(0), recurrent, ..Setup::default() }, &requests);
         assert!(wrong.steps <= 90);
+    }
+}
+
+#[test]
+fn the_models_own_head_changes_nothing_and_saves_steps() {
+    let requests = mixed_requests();
+    for (recurrent, wrong) in [(false, 0), (false, 1), (false, 3), (true, 0), (true, 1), (true, 3)] {
+        for (tokens, step_tokens, blocks) in [(1, 64, 200), (4, 64, 200), (3, 5, 200), (4, 64, 45)] {
+            let sizes = Setup { step_tokens, blocks, cache: true, ..Setup::default() };
+            let stats = check(&Setup { recurrent, head: Some((tokens, wrong)), ..sizes }, &requests);
+            assert!(stats.drafted_tokens > 0);
+            match wrong {
+                0 => assert_eq!(stats.accepted_tokens, stats.drafted_tokens),
+                // A wrong row is right by chance one time in 50.
+                1 => assert!(stats.accepted_tokens * 10 < stats.drafted_tokens),
+                _ => assert!(stats.accepted_tokens > 0 && stats.accepted_tokens < stats.drafted_tokens),
+            }
+        }
+        let head = |tokens| Setup { recurrent, head: Some((tokens, wrong)), ..Setup::default() };
+        let steps = check(&head(4), &[(prompt(1, 10), 90)]).steps;
+        match wrong {
+            // 4 proposed and 1 more a step, the first token alone.
+            0 => assert_eq!(steps, 1 + 18),
+            _ => assert!(steps <= 90),
+        }
     }
 }
 

@@ -22,6 +22,12 @@ pub struct ToyExecutor {
     cells: Vec<Cell>,
     /// Recurrent state by slot, as it is and as it was before the last step's trial tokens; none for a toy without.
     recurrent: Vec<[Recurrence; 2]>,
+    /// The drafting head's cells, as the trunk's: the token after each position; none for a toy without a head.
+    head: Vec<Cell>,
+    /// The hash after each token of the last pass.
+    left: Vec<u64>,
+    /// One in so many rows of the head is wrong; 0: none.
+    pub head_wrong_every: u64,
     /// How long a step takes, for tests that act in the middle of a generation.
     pub step_time: Duration,
     /// Steps fail while a sequence contains this token, as a kernel would that cannot digest it.
@@ -65,6 +71,7 @@ impl ToyExecutor {
             max_step_tokens,
             max_step_rows: max_step_tokens,
             slot_bytes: 0,
+            drafts: false,
             long_above: None,
             kv_row_bytes: Vec::new(),
             stored_bytes: Vec::new(),
@@ -75,6 +82,9 @@ impl ToyExecutor {
             info,
             cells: vec![None; block_tokens * blocks],
             recurrent: Vec::new(),
+            head: Vec::new(),
+            left: Vec::new(),
+            head_wrong_every: 0,
             step_time: Duration::ZERO,
             poison_token: None,
             nan_token: None,
@@ -93,6 +103,13 @@ impl ToyExecutor {
     pub fn with_recurrence(mut self) -> Self {
         self.recurrent = vec![[None; 2]; self.info.slots];
         self.info.slot_bytes = 12;
+        self
+    }
+
+    /// The same with a drafting head that says what the toy would say.
+    pub fn with_head(mut self) -> Self {
+        self.head = vec![None; self.cells.len()];
+        self.info.drafts = true;
         self
     }
 
@@ -187,6 +204,7 @@ impl Executor for ToyExecutor {
         self.steps += 1;
         std::thread::sleep(self.step_time);
         logits.clear();
+        self.left.clear();
         for seq in &batch.seqs {
             for i in 0..seq.tokens {
                 let at = self.cell(&seq.blocks, seq.past + i);
@@ -208,6 +226,9 @@ impl Executor for ToyExecutor {
                     Some(hashes) if position >= seq.past => hashes[(position - seq.past) as usize],
                     _ => hash,
                 };
+                if position >= seq.past {
+                    self.left.push(hash);
+                }
                 if position >= seq.past && batch.rows.binary_search(&(seq.first + position - seq.past)).is_ok() {
                     match self.nan_token == Some(token) {
                         true => logits.extend(std::iter::repeat_n(f32::NAN, self.info.vocab)),
@@ -222,7 +243,40 @@ impl Executor for ToyExecutor {
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
         Self::limit("block", from.max(to) as usize, self.info.blocks.saturating_sub(1))?;
         let size = self.info.block_tokens;
+        if !self.head.is_empty() {
+            self.head.copy_within(from as usize * size..(from as usize + 1) * size, to as usize * size);
+        }
         self.cells.copy_within(from as usize * size..(from as usize + 1) * size, to as usize * size);
+        Ok(())
+    }
+
+    fn draft(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        self.check(batch)?;
+        if self.head.is_empty() || batch.carry.len() != batch.tokens.len() {
+            return Err(Self::refuse("no head, or not a carried row for every token"));
+        }
+        let before = std::mem::take(&mut self.left);
+        logits.clear();
+        for seq in &batch.seqs {
+            for i in 0..seq.tokens {
+                let (position, token) = (seq.past + i, batch.tokens[(seq.first + i) as usize]);
+                let at = self.cell(&seq.blocks, position);
+                self.head[at] = Some((token, position));
+                let hole = (0..position).find(|p| self.head[self.cell(&seq.blocks, *p)].is_none_or(|c| c.1 != *p));
+                if let Some(hole) = hole {
+                    return Err(Self::refuse(format!("the head has nothing for position {hole} before {position}")));
+                }
+                let Some(hash) = before.get(batch.carry[(seq.first + i) as usize] as usize) else {
+                    return Err(Self::refuse("a carried row that the last pass did not have"));
+                };
+                let hash = absorb(*hash, token);
+                self.left.push(hash);
+                if batch.rows.binary_search(&(seq.first + i)).is_ok() {
+                    let wrong = self.head_wrong_every > 0 && hash.is_multiple_of(self.head_wrong_every);
+                    logits.extend(row(hash ^ u64::from(wrong), self.info.vocab));
+                }
+            }
+        }
         Ok(())
     }
 

@@ -175,6 +175,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
         max_step_tokens: options.max_step_tokens,
         max_step_rows: rows,
         slot_bytes: program.slot_bytes(),
+        drafts: program.draft().is_some(),
         long_above: program.long_above(),
         kv_row_bytes: program.kv_row_bytes(|dim| format.row_bytes(dim)),
         stored_bytes: stored,
@@ -183,12 +184,14 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
     };
     let times_ns = vec![0; lowered.kernels.len()];
     let pool = Pool::new(options.threads)?;
-    let logits = program.logits;
-    Ok(CpuExecutor { program, info, kernels: lowered.kernels, values, kv, recurrent, pool, logits, times_ns })
+    let Lowered { kernels, step_kernels, .. } = lowered;
+    Ok(CpuExecutor { program, info, kernels, step_kernels, values, kv, recurrent, pool, times_ns, left: 0 })
 }
 
 struct Lowered {
+    /// Those of the step, then those of the drafting head.
     kernels: Vec<Box<dyn Kernel>>,
+    step_kernels: usize,
     precision: (Precision, Precision),
 }
 
@@ -198,7 +201,9 @@ fn lower(model: &Model, options: &ExecOptions, format: &Arc<dyn KvFormat>) -> Re
     let turns = Arc::new(base::TurnTables::default());
     let products = Arc::new(super::Products::default());
     let mut claims = vec![0usize; options.ops.len()];
-    for (at, node) in program.nodes(program.step()) {
+    let step_kernels = program.nodes(program.step()).count();
+    let entries = [Some(program.step()), program.draft()];
+    for (at, node) in entries.into_iter().flatten().flat_map(|entry| program.nodes(entry)) {
         let block = &program.blocks[at.place.block];
         let node_lowering = || Lowering {
             turns: turns.clone(),
@@ -236,7 +241,7 @@ fn lower(model: &Model, options: &ExecOptions, format: &Arc<dyn KvFormat>) -> Re
         Style::Base => base::precision(model, options.isa),
     };
     let precision = options.ops.iter().find_map(|(_, plugin)| plugin.precision()).unwrap_or(own);
-    Ok(Lowered { kernels, precision })
+    Ok(Lowered { kernels, step_kernels, precision })
 }
 
 fn own_kernel(style: Style, node: Lowering<'_>) -> Result<Box<dyn Kernel>, BuildError> {

@@ -4,8 +4,9 @@ use super::kv::KvStore;
 use super::recurrent::RecurrentStore;
 use super::step::{Kernel, StepCx, Values};
 use crate::cpu::Pool;
-use crit_core::model::program::{Program, ValueId};
+use crit_core::model::program::Program;
 use crit_core::runtime::{EngineError, Executor, ExecutorInfo, OpTime, StepBatch};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,20 +14,47 @@ use std::time::Instant;
 pub struct CpuExecutor {
     pub(super) program: Arc<Program>,
     pub(super) info: ExecutorInfo,
+    /// Those of the step, then those of the drafting head.
     pub(super) kernels: Vec<Box<dyn Kernel>>,
+    pub(super) step_kernels: usize,
     pub(super) values: Values,
     pub(super) kv: KvStore,
     pub(super) recurrent: RecurrentStore,
     pub(super) pool: Pool,
-    pub(super) logits: ValueId,
     /// Nanoseconds of the last step by kernel.
     pub(super) times_ns: Vec<u64>,
+    /// Tokens of the last pass: rows a draft pass may take over.
+    pub(super) left: usize,
 }
 
 impl CpuExecutor {
     /// The program it runs.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Runs some of the kernels on a batch.
+    fn run(&mut self, batch: &StepBatch, kernels: Range<usize>, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        self.values.begin(batch.tokens.len(), batch.rows.len());
+        self.left = 0;
+        let mut last = Instant::now();
+        for (kernel, time_ns) in self.kernels[kernels.clone()].iter_mut().zip(&mut self.times_ns[kernels]) {
+            let mut cx = StepCx {
+                batch,
+                values: &mut self.values,
+                kv: &mut self.kv,
+                recurrent: &mut self.recurrent,
+                pool: &self.pool,
+            };
+            kernel.enqueue(&mut cx)?;
+            let now = Instant::now();
+            *time_ns = (now - last).as_nanos() as u64;
+            last = now;
+        }
+        self.left = batch.tokens.len();
+        logits.clear();
+        logits.extend_from_slice(self.values.get(self.program.logits));
+        Ok(())
     }
 
     fn check(&self, batch: &StepBatch) -> Result<(), EngineError> {
@@ -60,27 +88,25 @@ impl Executor for CpuExecutor {
 
     fn step(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
         self.check(batch)?;
-        self.values.begin(batch.tokens.len(), batch.rows.len());
         self.recurrent.begin(batch);
-        let mut last = Instant::now();
-        for (kernel, time_ns) in self.kernels.iter_mut().zip(&mut self.times_ns) {
-            let mut cx = StepCx {
-                batch,
-                values: &mut self.values,
-                kv: &mut self.kv,
-                recurrent: &mut self.recurrent,
-                pool: &self.pool,
-            };
-            kernel.enqueue(&mut cx)?;
-            let now = Instant::now();
-            *time_ns = (now - last).as_nanos() as u64;
-            last = now;
-        }
-        logits.clear();
-        logits.extend_from_slice(self.values.get(self.logits));
-        Ok(())
+        self.times_ns.fill(0);
+        self.run(batch, 0..self.step_kernels, logits)
     }
 
+    fn draft(&mut self, batch: &StepBatch, logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        if self.step_kernels == self.kernels.len() {
+            return Err(EngineError::Unsupported { message: "the model has no drafting head".into() });
+        }
+        self.check(batch)?;
+        if batch.carry.len() != batch.tokens.len() {
+            let (given, limit) = (batch.carry.len(), batch.tokens.len());
+            return Err(EngineError::Capacity { what: "carried rows", given, limit });
+        }
+        if let Some(row) = batch.carry.iter().find(|row| **row as usize >= self.left) {
+            return Err(EngineError::Capacity { what: "carried row", given: *row as usize, limit: self.left });
+        }
+        self.run(batch, self.step_kernels..self.kernels.len(), logits)
+    }
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
         for block in [from, to] {
             if block as usize >= self.info.blocks {

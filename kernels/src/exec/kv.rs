@@ -104,7 +104,7 @@ impl KvStore {
     pub fn new(program: &Program, format: Arc<dyn KvFormat>, block_tokens: usize, blocks: usize) -> Self {
         let mut areas = Vec::new();
         let mut index = HashMap::new();
-        for (use_index, place) in program.step().uses.iter().enumerate() {
+        for (use_index, place) in program.uses().enumerate() {
             for (state, decl) in program.blocks[place.block].states.iter().enumerate() {
                 let StateKind::Kv { heads, key_dim, value_dim, .. } = decl.kind else { continue };
                 let (home, of) = program.state_home(use_index, state);

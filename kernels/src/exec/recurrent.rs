@@ -36,7 +36,7 @@ impl RecurrentStore {
     /// Room for `slots` sequences in every recurrent state of `program`'s step.
     pub fn new(program: &Program, slots: usize) -> Self {
         let (mut areas, mut index) = (Vec::new(), HashMap::new());
-        for (use_index, place) in program.step().uses.iter().enumerate() {
+        for (use_index, place) in program.uses().enumerate() {
             for (state, decl) in program.blocks[place.block].states.iter().enumerate() {
                 let elements = decl.kind.recurrent_elements();
                 if elements > 0 {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Where a state lives in the [`KvStore`]: the block use and the state's index within its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateKey {
-    /// Index of the block use in the entry.
+    /// Index of the block use among those of all entries.
     pub use_index: usize,
     /// Index of the state in its block.
     pub state: usize,
@@ -67,6 +67,11 @@ impl Values {
     /// A value, `[rows, width]`.
     pub fn get(&self, id: ValueId) -> &[f32] {
         &self.buffers[id.at()][..self.rows(id) * self.widths[id.at()]]
+    }
+
+    /// A value's whole buffer, as the pass before left it.
+    pub fn left(&self, id: ValueId) -> &[f32] {
+        &self.buffers[id.at()]
     }
 
     /// Takes a value's buffer out, so that it can be written while others are read. It must be [`Values::put`] back.

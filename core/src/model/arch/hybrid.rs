@@ -4,15 +4,20 @@
 //! A family fills a [`Hybrid`] from its config; this file turns it into blocks. All norms but the delta nets' are
 //! stored around zero (transformers `models/qwen3_next`, `models/qwen3_5`).
 
-use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
+use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
 use super::dense::{LAYER, known_activation};
 use super::parts::kinds::kinds;
 use super::parts::stream::{self, Ends, Stream, head_name};
 use super::parts::{AttentionShape, DeltaNet, DeltaValues, GatedAttention, GatedAttentionValues, Mlp, MlpValues, Norm};
 use super::rope::{OldKeys, RopeTable, table};
 use super::{ArchError, Source};
-use crate::model::program::Program;
+use crate::model::program::ops::carry::Carry;
+use crate::model::program::ops::concat::Concat;
+use crate::model::program::ops::embed::Embed;
 use crate::model::program::ops::gated_delta::{GatedDelta, HeadOrder};
+use crate::model::program::ops::linear::Linear;
+use crate::model::program::ops::select_rows::SelectRows;
+use crate::model::program::{Program, ValueId};
 
 /// A hybrid decoder.
 pub(super) struct Hybrid {
@@ -70,7 +75,6 @@ impl Hybrid {
     pub(super) fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
         let mut builder = ProgramBuilder::new(self.arch);
         builder.skip("model.visual.");
-        builder.skip("mtp.");
         let values = Values {
             stream: self.ends.values(&mut builder),
             attention: self.attention.values(&mut builder),
@@ -80,8 +84,14 @@ impl Hybrid {
         let stream = values.stream;
         let prologue = builder.add(self.ends.embed("model.embed_tokens", 1.0, stream));
         let head = head_name(source.tied_head()?);
-        let epilogue = builder.add(self.ends.head(self.norm, "model.norm", head, stream));
-        let blocks = [false, true].map(|full| self.full.contains(&full).then(|| builder.add(self.layer(values, full))));
+        let drafting = DraftingHead::find(source, self, &mut builder)?;
+        let epilogue = builder.add(match &drafting {
+            Some(drafting) => drafting.trunk_end(self, head, stream),
+            None => self.ends.head(self.norm, "model.norm", head, stream),
+        });
+        let kinds = [false, true];
+        let blocks =
+            kinds.map(|full| self.full.contains(&full).then(|| builder.add(self.layer(LAYER, values, full))));
         builder.place(prologue, None);
         for (layer, full) in self.full.iter().enumerate() {
             if let Some(block) = blocks[usize::from(*full)] {
@@ -89,6 +99,9 @@ impl Hybrid {
             }
         }
         builder.place(epilogue, None);
+        if let Some(drafting) = drafting {
+            drafting.place(self, head, values, &mut builder);
+        }
         let sizes = Sizes {
             vocab: self.ends.vocab,
             hidden: self.ends.hidden,
@@ -98,10 +111,10 @@ impl Hybrid {
         builder.finish(&sizes, stream.logits)
     }
 
-    fn layer(&self, values: Values, full: bool) -> BlockBuilder {
+    fn layer(&self, prefix: &'static str, values: Values, full: bool) -> BlockBuilder {
         let Stream { x, normed, sublayer, .. } = values.stream;
         let hidden = self.ends.hidden;
-        let mut block = BlockBuilder::under(if full { "layer.full" } else { "layer.delta" }, LAYER);
+        let mut block = BlockBuilder::under(if full { "layer.full" } else { "layer.delta" }, prefix);
         self.norm.put(&mut block, "input_layernorm", "input_norm", hidden, (x, normed));
         match full {
             true => self.attention.put(&mut block, "self_attn", values.attention, (normed, sublayer)),
@@ -112,6 +125,80 @@ impl Hybrid {
         self.mlp.put(&mut block, "mlp", values.mlp, (normed, sublayer));
         stream::join(&mut block, 1.0, values.stream);
         block
+    }
+}
+
+/// The drafting head: a layer of its own behind the trunk that predicts the token after the next from the trunk's
+/// outcome and the next token's embedding (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2).
+struct DraftingHead {
+    layers: usize,
+    /// The embedding it uses.
+    embedding: &'static str,
+    /// What the head reads: the trunk's outcome after its norm, then its own.
+    outcome: ValueId,
+    carried: ValueId,
+    embedded: ValueId,
+    both: ValueId,
+}
+
+impl DraftingHead {
+    /// The head, if the checkpoint has one.
+    fn find(source: &Source<'_>, model: &Hybrid, builder: &mut ProgramBuilder) -> Result<Option<Self>, ArchError> {
+        if (source.tensor)("mtp.fc.weight").is_none() {
+            return Ok(None);
+        }
+        let hidden = model.ends.hidden;
+        let own = (source.tensor)("mtp.embed_tokens.weight").is_some();
+        Ok(Some(Self {
+            layers: source.config.usize_or("mtp_num_hidden_layers", 1)?.clamp(1, 64),
+            embedding: if own { "mtp.embed_tokens" } else { "model.embed_tokens" },
+            outcome: builder.tokens("outcome", hidden),
+            carried: builder.tokens("carried", hidden),
+            embedded: builder.tokens("embedded", hidden),
+            both: builder.tokens("embedded_and_carried", 2 * hidden),
+        }))
+    }
+
+    /// The trunk's end: as without a head, but that the outcome of every token is kept.
+    fn trunk_end(&self, model: &Hybrid, head: &str, stream: Stream) -> BlockBuilder {
+        self.end("epilogue", "model.norm", model, head, stream)
+    }
+
+    fn end(
+        &self,
+        kind: &'static str,
+        norm: &str,
+        model: &Hybrid,
+        head: &str,
+        stream: Stream,
+    ) -> BlockBuilder {
+        let mut block = BlockBuilder::new(kind);
+        model.norm.put(&mut block, norm, "norm", model.ends.hidden, (stream.x, self.outcome));
+        block.op(SelectRows, &[self.outcome], &[stream.last], &[]);
+        let head = block.weight("lm_head", head, &[model.ends.vocab, model.ends.hidden], Some(0));
+        block.op(Linear { bias: false }, &[stream.last], &[stream.logits], &[head]);
+        block
+    }
+
+    fn place(&self, model: &Hybrid, head: &str, values: Values, builder: &mut ProgramBuilder) {
+        let (hidden, Stream { x, .. }) = (model.ends.hidden, values.stream);
+        let mut block = BlockBuilder::new("draft.prologue");
+        let shape = [model.ends.vocab, hidden];
+        let table = block.weight("embed", &format!("{}.weight", self.embedding), &shape, Some(0));
+        block.op(Embed::scaled(1.0), &[], &[self.embedded], &[table]);
+        block.op(Carry, &[self.outcome], &[self.carried], &[]);
+        for (name, value) in [("embedding", self.embedded), ("hidden", self.carried)] {
+            let module = format!("mtp.pre_fc_norm_{name}");
+            model.norm.put(&mut block, &module, "norm", hidden, (value, value));
+        }
+        block.op(Concat, &[self.embedded, self.carried], &[self.both], &[]);
+        block.linear("fc", "mtp.fc", Map::columns(hidden, 2 * hidden), self.both, x);
+        let prologue = builder.add(block);
+        let layer = builder.add(model.layer("mtp.layers.{layer}.", values, true));
+        let epilogue = builder.add(self.end("draft.epilogue", "mtp.norm", model, head, values.stream));
+        builder.place_in("draft", prologue, None);
+        (0..self.layers).for_each(|i| builder.place_in("draft", layer, Some(i)));
+        builder.place_in("draft", epilogue, None);
     }
 }
 

@@ -245,6 +245,21 @@ impl Program {
         self.entry("step").expect("a checked program has a step entry")
     }
 
+    /// Every block use, entry by entry: what a [`NodeRef::use_index`] counts.
+    pub fn uses(&self) -> impl Iterator<Item = &BlockUse> {
+        self.entries.iter().flat_map(|entry| &entry.uses)
+    }
+
+    /// The entry that drafts, if there is one.
+    pub fn draft(&self) -> Option<&Entry> {
+        self.entry("draft")
+    }
+
+    /// The value a draft pass takes over from the pass before.
+    pub fn carried(&self) -> Option<ValueId> {
+        self.nodes(self.draft()?).find(|(_, node)| node.op.name() == "carry").map(|(_, node)| node.reads[0])
+    }
+
     /// The name of a weight of a block use: the checkpoint tensor's, and which part of it the weight is, if not all.
     pub fn tensor_name(&self, place: BlockUse, weight: WeightId) -> String {
         let name = self.stored_name(place, weight);
@@ -268,12 +283,11 @@ impl Program {
 
     /// All ops of `entry` in execution order, each with its place.
     pub fn nodes<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = (NodeRef, &'a OpNode)> + 'a {
-        entry.uses.iter().enumerate().flat_map(move |(use_index, place)| {
-            self.blocks[place.block]
-                .ops
-                .iter()
-                .enumerate()
-                .map(move |(op_index, node)| (NodeRef { use_index, op_index, place: *place }, node))
+        let before: usize =
+            self.entries.iter().take_while(|other| other.name != entry.name).map(|other| other.uses.len()).sum();
+        entry.uses.iter().enumerate().flat_map(move |(i, place)| {
+            let at = move |op_index| NodeRef { use_index: before + i, op_index, place: *place };
+            self.blocks[place.block].ops.iter().enumerate().map(move |(op_index, node)| (at(op_index), node))
         })
     }
 
@@ -317,9 +331,7 @@ impl Program {
 
     /// State bytes one more token of context takes, given the bytes of a key row and of a value row of one head.
     pub fn kv_bytes_per_token(&self, row_bytes: impl Fn(usize) -> usize) -> usize {
-        self.step()
-            .uses
-            .iter()
+        self.uses()
             .flat_map(|place| &self.blocks[place.block].states)
             .filter(|state| state.owner.is_none())
             .map(|state| match &state.kind {
@@ -333,7 +345,7 @@ impl Program {
 
     /// Bytes of recurrent state a sequence holds whatever its length; 0 for a model without.
     pub fn slot_bytes(&self) -> u64 {
-        let states = self.step().uses.iter().flat_map(|place| &self.blocks[place.block].states);
+        let states = self.uses().flat_map(|place| &self.blocks[place.block].states);
         states.map(|state| 4 * state.kind.recurrent_elements() as u64).sum()
     }
 }
@@ -341,7 +353,7 @@ impl Program {
 /// Where an op stands in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRef {
-    /// Index of the block use in the entry.
+    /// Index of the block use among those of all entries ([`Program::uses`]).
     pub use_index: usize,
     /// Index of the op in its block.
     pub op_index: usize,

@@ -96,6 +96,8 @@ pub struct PlainCx<'a> {
     pub view: NodeView<'a>,
     /// Token ids of the step, `[T]`.
     pub tokens: &'a [u32],
+    /// Rows of the pass before that go with the tokens, `[T, width]`; empty but in a draft pass.
+    pub carried: &'a [f32],
     /// Position of the step's first token; token t stands at `past + t`.
     pub past: usize,
     /// Tokens the sequence is known to have, at least `past` and T together.

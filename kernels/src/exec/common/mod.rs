@@ -6,6 +6,8 @@ mod add;
 mod add_positions;
 mod altup_correct;
 mod altup_predict;
+mod carry;
+mod concat;
 mod embed;
 mod gated_delta;
 mod gated_norm;
@@ -40,6 +42,8 @@ pub const KERNELS: &[Entry] = &[
     ("add_positions", add_positions::lower),
     ("altup_correct", altup_correct::lower),
     ("altup_predict", altup_predict::lower),
+    ("carry", carry::lower),
+    ("concat", concat::lower),
     ("embed", embed::lower),
     ("gated_delta", gated_delta::lower),
     ("gated_norm", gated_norm::lower),

@@ -103,6 +103,7 @@ fn plain(case: &Case, view: NodeView<'_>, batch: &StepBatch, mut values: Vec<Vec
     let mut cx = PlainCx {
         view,
         tokens: &batch.tokens,
+        carried: &[],
         past: 0,
         length: batch.tokens.len(),
         rows: &batch.rows,

@@ -6,6 +6,8 @@ pub mod add_positions;
 pub mod altup_correct;
 pub mod altup_predict;
 pub mod attention;
+pub mod carry;
+pub mod concat;
 pub mod embed;
 pub mod gated_act;
 pub mod gated_delta;
@@ -35,6 +37,8 @@ pub const NAMES: &[&str] = &[
     "altup_correct",
     "altup_predict",
     "attention",
+    "carry",
+    "concat",
     "embed",
     "gated_act",
     "gated_delta",

@@ -50,15 +50,15 @@ impl Case {
     pub fn goldens(&self) -> Vec<Golden> {
         let bytes = std::fs::read(self.path.join("golden.safetensors")).expect("a case has goldens");
         let file = SafeTensors::deserialize(&bytes).expect("goldens are safetensors");
-        let mut names: Vec<&str> = file.names().into_iter().filter(|n| n.starts_with("input_ids")).collect();
+        let mut names: Vec<&str> = file.names().into_iter().filter(|n| n.contains("input_ids")).collect();
         names.sort_unstable();
-        names.iter().map(|name| Golden::read(&file, name.trim_start_matches("input_ids"))).collect()
+        names.iter().map(|name| Golden::read(&file, name)).collect()
     }
 }
 
 /// One prompt and what the reference computed from it.
 pub struct Golden {
-    /// What stands behind `input_ids` in the tensor names.
+    /// What stands before or behind `input_ids` in the tensor names.
     pub suffix: String,
     /// The prompt.
     pub ids: Vec<u32>,
@@ -71,12 +71,12 @@ pub struct Golden {
 }
 
 impl Golden {
-    fn read(file: &SafeTensors<'_>, suffix: &str) -> Self {
-        let named = |what: &str| file.tensor(&format!("{what}{suffix}")).expect("goldens come in sets");
+    fn read(file: &SafeTensors<'_>, ids: &str) -> Self {
+        let named = |what: &str| file.tensor(&ids.replace("input_ids", what)).expect("goldens come in sets");
         let logits = named("logits");
         let vocab = *logits.shape().last().expect("logits have a width");
         Self {
-            suffix: suffix.into(),
+            suffix: ids.replace("input_ids", ""),
             ids: integers(&named("input_ids")),
             logits: floats(&logits).chunks(vocab).map(<[f32]>::to_vec).collect(),
             greedy: integers(&named("greedy_ids")),

@@ -296,7 +296,7 @@ impl Program {
     /// # Panics
     /// Never for a program that passed [`Program::check`].
     pub fn state_home(&self, use_index: usize, state: usize) -> (usize, usize) {
-        let uses = &self.step().uses;
+        let uses: Vec<&BlockUse> = self.uses().collect();
         let decl = &self.blocks[uses[use_index].block].states[state];
         let Some(owner) = decl.owner else { return (use_index, state) };
         let own = |place: &BlockUse| {

@@ -8,8 +8,8 @@
 //! that were accepted are pending again, beside the next token in the next step. After a failed step it is computed
 //! anew. It cannot be shared either, so a model with such state takes nothing from the prefix cache.
 
-use super::passes::PassLog;
 use super::draft::Ran;
+use super::passes::PassLog;
 use super::scheduler::{Limits, Planned, Proposer, Scheduler};
 use super::sequence::Sequence;
 use super::state::StateStore;

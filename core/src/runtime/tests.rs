@@ -120,7 +120,16 @@ struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { blocks: 200, slots: 8, step_tokens: 64, step_rows: 64, cache: false, drafter: None, recurrent: false, head: None }
+        Self {
+            blocks: 200,
+            slots: 8,
+            step_tokens: 64,
+            step_rows: 64,
+            cache: false,
+            drafter: None,
+            recurrent: false,
+            head: None,
+        }
     }
 }
 

@@ -90,8 +90,7 @@ impl Hybrid {
             None => self.ends.head(self.norm, "model.norm", head, stream),
         });
         let kinds = [false, true];
-        let blocks =
-            kinds.map(|full| self.full.contains(&full).then(|| builder.add(self.layer(LAYER, values, full))));
+        let blocks = kinds.map(|full| self.full.contains(&full).then(|| builder.add(self.layer(LAYER, values, full))));
         builder.place(prologue, None);
         for (layer, full) in self.full.iter().enumerate() {
             if let Some(block) = blocks[usize::from(*full)] {
@@ -164,14 +163,7 @@ impl DraftingHead {
         self.end("epilogue", "model.norm", model, head, stream)
     }
 
-    fn end(
-        &self,
-        kind: &'static str,
-        norm: &str,
-        model: &Hybrid,
-        head: &str,
-        stream: Stream,
-    ) -> BlockBuilder {
+    fn end(&self, kind: &'static str, norm: &str, model: &Hybrid, head: &str, stream: Stream) -> BlockBuilder {
         let mut block = BlockBuilder::new(kind);
         model.norm.put(&mut block, norm, "norm", model.ends.hidden, (stream.x, self.outcome));
         block.op(SelectRows, &[self.outcome], &[stream.last], &[]);

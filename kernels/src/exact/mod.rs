@@ -7,6 +7,7 @@ mod attention;
 mod gated_act;
 pub mod gemm;
 pub(crate) mod linear;
+mod moe_experts;
 mod rms_norm;
 mod rope;
 pub(crate) mod softcap;
@@ -18,6 +19,7 @@ pub const KERNELS: &[Entry] = &[
     ("attention", attention::lower),
     ("gated_act", gated_act::lower),
     ("linear", linear::lower),
+    ("moe_experts", moe_experts::lower),
     ("rms_norm", rms_norm::lower),
     ("rope", rope::lower),
     ("softcap", softcap::lower),

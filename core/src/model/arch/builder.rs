@@ -87,8 +87,15 @@ impl ProgramBuilder {
 
     /// Lets text decoding ignore what a multi-modal checkpoint has besides its text model.
     pub(crate) fn skip_other_modalities(&mut self) {
-        let towers =
-            ["vision_tower.", "audio_tower.", "multi_modal_projector.", "embed_vision.", "embed_audio.", "visual."];
+        let towers = [
+            "vision_tower.",
+            "vision_model.",
+            "audio_tower.",
+            "multi_modal_projector.",
+            "embed_vision.",
+            "embed_audio.",
+            "visual.",
+        ];
         for tower in towers {
             self.skip(tower);
             self.skip(format!("model.{tower}"));

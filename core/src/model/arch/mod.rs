@@ -19,6 +19,7 @@ pub mod granite;
 mod hybrid;
 pub mod lfm2;
 pub mod llama;
+pub mod llama4;
 mod mamba;
 pub mod mistral;
 pub mod olmo2;
@@ -60,6 +61,7 @@ pub const FAMILIES: &[Family] = &[
     gpt2::FAMILY,
     granite::FAMILY,
     lfm2::FAMILY,
+    llama4::FAMILY,
     llama::FAMILY,
     mistral::FAMILY,
     olmo2::FAMILY,

@@ -5,6 +5,7 @@ mod attention_run;
 mod gated_act;
 pub(crate) mod lanes;
 mod linear;
+mod moe_experts;
 mod rms_norm;
 mod rope;
 
@@ -22,6 +23,7 @@ pub const KERNELS: &[Entry] = &[
     ("attention", attention::lower),
     ("gated_act", gated_act::lower),
     ("linear", linear::lower),
+    ("moe_experts", moe_experts::lower),
     ("rms_norm", rms_norm::lower),
     ("rope", rope::lower),
     ("softcap", exact::softcap::lower),

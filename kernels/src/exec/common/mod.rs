@@ -16,6 +16,8 @@ mod layer_norm;
 mod layer_slice;
 mod mamba2;
 mod match_rms;
+pub(crate) mod moe_experts;
+mod moe_route;
 mod mul;
 mod recurrence;
 pub(crate) mod rows;
@@ -52,6 +54,7 @@ pub const KERNELS: &[Entry] = &[
     ("layer_slice", layer_slice::lower),
     ("mamba2", mamba2::lower),
     ("match_rms", match_rms::lower),
+    ("moe_route", moe_route::lower),
     ("mul", mul::lower),
     ("scale", scale::lower),
     ("scale_by_position", scale_by_position::lower),

@@ -29,7 +29,13 @@ pub(crate) struct MlpValues {
 impl MlpValues {
     /// Values for MLPs of one width.
     pub(crate) fn new(builder: &mut ProgramBuilder, intermediate: usize) -> Self {
-        Self { gate: builder.tokens("gate", intermediate), up: builder.tokens("up", intermediate) }
+        Self::named(builder, intermediate, ["gate", "up"])
+    }
+
+    /// Values under names of their own, for programs with several widths.
+    pub(crate) fn named(builder: &mut ProgramBuilder, intermediate: usize, names: [&'static str; 2]) -> Self {
+        let [gate, up] = names;
+        Self { gate: builder.tokens(gate, intermediate), up: builder.tokens(up, intermediate) }
     }
 }
 

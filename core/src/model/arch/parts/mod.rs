@@ -10,6 +10,7 @@ pub(crate) mod gated_attention;
 pub(crate) mod kinds;
 pub(crate) mod mamba;
 pub(crate) mod mlp;
+pub(crate) mod moe;
 pub(crate) mod norm;
 pub(crate) mod per_layer;
 pub(crate) mod stream;

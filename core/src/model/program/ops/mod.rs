@@ -18,6 +18,8 @@ pub mod layer_slice;
 pub mod linear;
 pub mod mamba2;
 pub mod match_rms;
+pub mod moe_experts;
+pub mod moe_route;
 pub mod mul;
 pub mod rms_norm;
 pub mod rope;
@@ -49,6 +51,8 @@ pub const NAMES: &[&str] = &[
     "linear",
     "mamba2",
     "match_rms",
+    "moe_experts",
+    "moe_route",
     "mul",
     "rms_norm",
     "rope",

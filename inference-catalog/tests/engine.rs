@@ -65,6 +65,10 @@ fn a_plugin_that_says_so_leaves_every_token_as_it_is() {
     let base = answers(&assembly("[]"), ExecutorKind::Base, &prompts());
     for plugin in CATALOG {
         let manifest = plugin.manifest().unwrap();
+        // The model has no drafting head; the entry's own test has one that does.
+        if manifest.name == "draft_head" {
+            continue;
+        }
         let with = answers(&assembly(&format!(r#"[{{"name": "{}"}}]"#, manifest.name)), ExecutorKind::Base, &prompts());
         for (with, base) in with.iter().zip(&base) {
             // The first token of each prompt has the same past in both.
@@ -124,4 +128,34 @@ fn what_cannot_be_built_says_why() {
     assert!(both.to_string().contains("min_ngram 9 is above max_ngram 2"), "{both}");
     let context = refuse(&Assembly { context: Some(1 << 40), ..assembly("[]") });
     assert_eq!(context.kind(), ErrorKind::Usage, "{context}");
+}
+
+#[test]
+fn a_drafting_head_drafts_and_changes_nothing() {
+    let case = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/arch").join(name);
+    let generate = |model: &str, plugins: &str| {
+        let plugins = serde_json::from_str(plugins).unwrap();
+        let assembly = Assembly { plugins, context: Some(96), max_batch: 1, ..Assembly::base(case(model)) };
+        build_engine(&assembly, Model::open(&assembly.model).unwrap(), &[], ExecutorKind::Base).map(|mut built| {
+            let request = Generate { prompt: (5..25).collect(), max_tokens: 40, ..Generate::default() };
+            built.engine.submit(request).unwrap();
+            let mut events = Vec::new();
+            while built.engine.step_once(&mut events) {}
+            let tokens = events.into_iter().filter_map(|event| match event {
+                Event::Tokens { tokens, .. } => Some(tokens),
+                _ => None,
+            });
+            (tokens.flatten().collect::<Vec<u32>>(), built.engine.counters().drafted_tokens)
+        })
+    };
+    let head = r#"[{"name": "draft_head", "options": {"draft_tokens": 2}}]"#;
+    let (plain, none) = generate("qwen3_5_vl", "[]").unwrap();
+    let (drafted, some) = generate("qwen3_5_vl", head).unwrap();
+    assert_eq!((plain.len(), none), (40, 0));
+    assert_eq!(plain, drafted);
+    assert!(some > 0);
+    let error = generate("llama", head).unwrap_err().to_string();
+    assert!(error.contains("not applicable") && error.contains("no drafting head"), "{error}");
+    let error = generate("qwen3_5_vl", r#"[{"name": "prefix_cache"}]"#).unwrap_err().to_string();
+    assert!(error.contains("not applicable") && error.contains("recurrent state"), "{error}");
 }

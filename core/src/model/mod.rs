@@ -82,6 +82,15 @@ impl Model {
         Ok(model)
     }
 
+    /// The model without its drafting head.
+    #[must_use]
+    pub fn without_draft(mut self) -> Self {
+        if self.program.draft().is_some() {
+            Arc::make_mut(&mut self.program).entries.retain(|entry| entry.name != "draft");
+        }
+        self
+    }
+
     /// The tensor behind a weight. Exists for every weight of a bound model.
     ///
     /// # Panics

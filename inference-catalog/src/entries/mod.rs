@@ -1,5 +1,6 @@
 //! The entries, one folder each.
 
+pub mod draft_head;
 pub mod kv_q8;
 pub mod ngram_drafter;
 pub mod prefix_cache;
@@ -8,4 +9,5 @@ pub mod weights_q8;
 use crit_kernels::plugin::Plugin;
 
 /// All entries, by name in ascending order.
-pub const CATALOG: &[Plugin] = &[kv_q8::PLUGIN, ngram_drafter::PLUGIN, prefix_cache::PLUGIN, weights_q8::PLUGIN];
+pub const CATALOG: &[Plugin] =
+    &[draft_head::PLUGIN, kv_q8::PLUGIN, ngram_drafter::PLUGIN, prefix_cache::PLUGIN, weights_q8::PLUGIN];

@@ -74,6 +74,15 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
     let identity = identity(assembly, &model, &chosen, kind);
     check_applicable(&chosen, &model)?;
     let Parts { policies, kv_format, ops } = make(&chosen)?;
+    if policies.draft_head.is_some() && model.program.draft().is_none() {
+        let plugin = chosen.iter().find(|c| c.resolved.manifest.slot == Slot::Drafter);
+        return Err(HostError::NotApplicable {
+            plugin: plugin.map(|c| c.resolved.manifest.name.clone()).unwrap_or_default(),
+            why: "the checkpoint has no drafting head",
+        });
+    }
+    // A head nobody uses takes no cache.
+    let model = if policies.draft_head.is_some() { model } else { model.without_draft() };
     let sizes = Sizes::of(assembly, &model)?;
     let executor = match kind {
         ExecutorKind::Plain => plain(model, &sizes)?,
@@ -130,6 +139,7 @@ fn make(chosen: &[Chosen]) -> Result<Parts, HostError> {
     for Chosen { plugin, resolved } in chosen {
         match (plugin.make)(&resolved.options)? {
             Instance::Drafter(drafter) => parts.policies.drafter = Some(drafter),
+            Instance::DraftHead { tokens } => parts.policies.draft_head = Some(tokens),
             Instance::KvCache(format) => parts.kv_format = Some(Arc::from(format)),
             Instance::Op(op) => parts.ops.push((resolved.manifest.name.clone(), op)),
             Instance::PrefixCache(cache) => parts.policies.prefix_cache = Some(cache),

@@ -35,6 +35,11 @@ pub enum Instance {
     PrefixCache(Box<dyn PrefixCache>),
     /// Proposes tokens to verify.
     Drafter(Box<dyn Drafter>),
+    /// The model's own drafting head.
+    DraftHead {
+        /// Tokens it proposes at a time.
+        tokens: usize,
+    },
     /// Number format of keys and values.
     KvCache(Box<dyn KvFormat>),
     /// Kernels for ops of the program.
@@ -46,7 +51,7 @@ impl Instance {
     pub const fn slot(&self) -> Slot {
         match self {
             Self::PrefixCache(_) => Slot::PrefixCache,
-            Self::Drafter(_) => Slot::Drafter,
+            Self::Drafter(_) | Self::DraftHead { .. } => Slot::Drafter,
             Self::KvCache(_) => Slot::KvCache,
             Self::Op(_) => Slot::Op,
         }

@@ -52,6 +52,9 @@ pub fn check(plugin: &Plugin) -> Result<(), Broken> {
         match made().map_err(fail)? {
             None => {}
             Some(Instance::Drafter(mut drafter)) => drafter::check(drafter.as_mut()).map_err(fail)?,
+            Some(Instance::DraftHead { tokens }) => {
+                require(tokens > 0, || "it drafts no tokens".into()).map_err(fail)?
+            }
             Some(Instance::KvCache(format)) => kv_cache::check(format.as_ref(), &manifest).map_err(fail)?,
             Some(Instance::Op(op)) => op::check(op.as_ref(), &manifest).map_err(fail)?,
             Some(Instance::PrefixCache(mut cache)) => prefix_cache::check(cache.as_mut()).map_err(fail)?,

@@ -7,6 +7,8 @@
 use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
 use super::dense::{LAYER, known_activation};
 use super::parts::kinds::kinds;
+use super::parts::moe::{ExpertTensors, GATE_UP_DOWN, Moe, MoeValues};
+use super::parts::shared_expert::{SharedExpert, SharedValues};
 use super::parts::stream::{self, Ends, Stream, head_name};
 use super::parts::{AttentionShape, DeltaNet, DeltaValues, GatedAttention, GatedAttentionValues, Mlp, MlpValues, Norm};
 use super::rope::{OldKeys, RopeTable, table};
@@ -16,6 +18,8 @@ use crate::model::program::ops::concat::Concat;
 use crate::model::program::ops::embed::Embed;
 use crate::model::program::ops::gated_delta::{GatedDelta, HeadOrder};
 use crate::model::program::ops::linear::Linear;
+use crate::model::program::ops::moe_experts::{ExpertAct, ExpertMaps, MoeExperts};
+use crate::model::program::ops::moe_route::MoeRoute;
 use crate::model::program::ops::select_rows::SelectRows;
 use crate::model::program::{Program, ValueId};
 
@@ -28,8 +32,24 @@ pub(super) struct Hybrid {
     attention: GatedAttention,
     delta: DeltaNet,
     mlp: Mlp,
-    /// Which layers attend.
-    full: Vec<bool>,
+    experts: Option<Experts>,
+    /// Each layer's kind.
+    layers: Vec<Kind>,
+}
+
+/// What tells layers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    /// Attends; a delta net otherwise.
+    full: bool,
+    /// Has experts; an MLP otherwise.
+    sparse: bool,
+}
+
+/// Routed experts and the shared one.
+struct Experts {
+    routed: Moe,
+    shared: SharedExpert,
 }
 
 /// What a layer works on.
@@ -39,6 +59,7 @@ struct Values {
     attention: GatedAttentionValues,
     delta: DeltaValues,
     mlp: MlpValues,
+    experts: Option<(MoeValues, SharedValues)>,
 }
 
 impl Hybrid {
@@ -64,8 +85,57 @@ impl Hybrid {
             attention: gated_attention(source, hidden, norm)?,
             delta: delta_net(source, hidden, eps, fused_by_head)?,
             mlp: Mlp { hidden, intermediate: config.usize_or("intermediate_size", 0)?, activation, bias: false },
-            full: full.into_iter().map(|kind| kind == 1).collect(),
+            experts: None,
+            layers: full.into_iter().map(|kind| Kind { full: kind == 1, sparse: false }).collect(),
         })
+    }
+
+    /// The same with experts: in every layer of `decoder_sparse_step` but those of `mlp_only_layers`, their weights of a
+    /// token summing to one if `normalised`.
+    ///
+    /// # Errors
+    /// A key is missing or wrong, or sizes do not fit each other.
+    pub(super) fn with_experts(mut self, source: &Source<'_>, normalised: bool) -> Result<Self, ArchError> {
+        let config = source.config;
+        let step = config.usize_or("decoder_sparse_step", 1)?.max(1);
+        let dense = config.opt_usize_list("mlp_only_layers")?.unwrap_or_default();
+        for (i, kind) in self.layers.iter_mut().enumerate() {
+            kind.sparse = (i + 1) % step == 0 && !dense.contains(&i);
+        }
+        let (count, top_k) = (config.positive("num_experts")?, config.positive("num_experts_per_tok")?);
+        if top_k > count {
+            let why = format!("{top_k} of {count} experts");
+            return Err(ArchError::Value { key: "num_experts_per_tok".into(), why });
+        }
+        let first = self.layers.iter().position(|kind| kind.sparse).unwrap_or(0);
+        let stacked = (source.tensor)(&format!("model.layers.{first}.mlp.experts.gate_up_proj")).is_some();
+        let routed = Moe {
+            hidden: self.ends.hidden,
+            route: MoeRoute::softmax(top_k, normalised),
+            experts: MoeExperts {
+                experts: count,
+                top_k,
+                intermediate: config.positive("moe_intermediate_size")?,
+                maps: if stacked { ExpertMaps::Fused } else { ExpertMaps::GateAndUp },
+                act: ExpertAct::Plain(self.mlp.activation),
+                biased: false,
+                on_input: false,
+            },
+            tensors: match stacked {
+                true => ExpertTensors::Stacked {
+                    gate_up: "mlp.experts.gate_up_proj",
+                    down: "mlp.experts.down_proj",
+                    transposed: false,
+                },
+                false => ExpertTensors::Each { module: "mlp.experts", names: GATE_UP_DOWN },
+            },
+            router: "mlp.gate",
+            router_bias: false,
+            choice_bias: None,
+        };
+        let intermediate = config.positive("shared_expert_intermediate_size")?;
+        self.experts = Some(Experts { routed, shared: SharedExpert { mlp: Mlp { intermediate, ..self.mlp } } });
+        Ok(self)
     }
 
     /// The program.
@@ -73,13 +143,22 @@ impl Hybrid {
     /// # Errors
     /// The head is missing.
     pub(super) fn program(&self, source: &Source<'_>) -> Result<Program, ArchError> {
+        if self.mlp.intermediate == 0 && self.layers.iter().any(|kind| !kind.sparse) {
+            return Err(ArchError::Value {
+                key: "intermediate_size".into(),
+                why: "layers without experts need it".into(),
+            });
+        }
+        // No memory for an MLP that no layer has.
+        let units = if self.layers.iter().all(|kind| kind.sparse) { 1 } else { self.mlp.intermediate };
         let mut builder = ProgramBuilder::new(self.arch);
         builder.skip("model.visual.");
         let values = Values {
             stream: self.ends.values(&mut builder),
             attention: self.attention.values(&mut builder),
             delta: self.delta.values(&mut builder),
-            mlp: MlpValues::new(&mut builder, self.mlp.intermediate),
+            mlp: MlpValues::new(&mut builder, units),
+            experts: self.experts.as_ref().map(|e| (e.routed.values(&mut builder), e.shared.values(&mut builder))),
         };
         let stream = values.stream;
         let prologue = builder.add(self.ends.embed("model.embed_tokens", 1.0, stream));
@@ -89,13 +168,16 @@ impl Hybrid {
             Some(drafting) => drafting.trunk_end(self, head, stream),
             None => self.ends.head(self.norm, "model.norm", head, stream),
         });
-        let kinds = [false, true];
-        let blocks = kinds.map(|full| self.full.contains(&full).then(|| builder.add(self.layer(LAYER, values, full))));
         builder.place(prologue, None);
-        for (layer, full) in self.full.iter().enumerate() {
-            if let Some(block) = blocks[usize::from(*full)] {
-                builder.place(block, Some(layer));
-            }
+        let mut known: Vec<(Kind, usize)> = Vec::new();
+        for (layer, kind) in self.layers.iter().enumerate() {
+            let found = known.iter().find(|(other, _)| other == kind).map(|(_, block)| *block);
+            let block = found.unwrap_or_else(|| {
+                let block = builder.add(self.layer(LAYER, values, *kind));
+                known.push((*kind, block));
+                block
+            });
+            builder.place(block, Some(layer));
         }
         builder.place(epilogue, None);
         if let Some(drafting) = drafting {
@@ -104,24 +186,36 @@ impl Hybrid {
         let sizes = Sizes {
             vocab: self.ends.vocab,
             hidden: self.ends.hidden,
-            layers: self.full.len(),
+            layers: self.layers.len(),
             max_context: self.max_context,
         };
         builder.finish(&sizes, stream.logits)
     }
 
-    fn layer(&self, prefix: &'static str, values: Values, full: bool) -> BlockBuilder {
+    fn layer(&self, prefix: &'static str, values: Values, kind: Kind) -> BlockBuilder {
         let Stream { x, normed, sublayer, .. } = values.stream;
         let hidden = self.ends.hidden;
-        let mut block = BlockBuilder::under(if full { "layer.full" } else { "layer.delta" }, prefix);
+        let name = match (kind.full, kind.sparse) {
+            (true, true) => "layer.full.moe",
+            (true, false) => "layer.full",
+            (false, true) => "layer.delta.moe",
+            (false, false) => "layer.delta",
+        };
+        let mut block = BlockBuilder::under(name, prefix);
         self.norm.put(&mut block, "input_layernorm", "input_norm", hidden, (x, normed));
-        match full {
+        match kind.full {
             true => self.attention.put(&mut block, "self_attn", values.attention, (normed, sublayer)),
             false => self.delta.put(&mut block, "linear_attn", values.delta, (normed, sublayer)),
         }
         stream::join(&mut block, 1.0, values.stream);
         self.norm.put(&mut block, "post_attention_layernorm", "post_norm", hidden, (x, normed));
-        self.mlp.put(&mut block, "mlp", values.mlp, (normed, sublayer));
+        match (&self.experts, values.experts) {
+            (Some(Experts { routed, shared }), Some((routed_values, shared_values))) if kind.sparse => {
+                routed.put(&mut block, routed_values, (normed, sublayer));
+                shared.put(&mut block, "mlp.shared_expert", shared_values, (normed, sublayer));
+            }
+            _ => self.mlp.put(&mut block, "mlp", values.mlp, (normed, sublayer)),
+        }
         stream::join(&mut block, 1.0, values.stream);
         block
     }
@@ -186,7 +280,11 @@ impl DraftingHead {
         block.op(Concat, &[self.embedded, self.carried], &[self.both], &[]);
         block.linear("fc", "mtp.fc", Map::columns(hidden, 2 * hidden), self.both, x);
         let prologue = builder.add(block);
-        let layer = builder.add(model.layer("mtp.layers.{layer}.", values, true));
+        let layer = builder.add(model.layer(
+            "mtp.layers.{layer}.",
+            values,
+            Kind { full: true, sparse: model.experts.is_some() },
+        ));
         let epilogue = builder.add(self.end("draft.epilogue", "mtp.norm", model, head, values.stream));
         builder.place_in("draft", prologue, None);
         (0..self.layers).for_each(|i| builder.place_in("draft", layer, Some(i)));

@@ -29,6 +29,8 @@ pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen3_5;
+pub mod qwen3_5_moe;
+pub mod qwen3_next;
 pub mod rope;
 pub mod smollm3;
 
@@ -61,8 +63,8 @@ pub const FAMILIES: &[Family] = &[
     gpt2::FAMILY,
     granite::FAMILY,
     lfm2::FAMILY,
-    llama4::FAMILY,
     llama::FAMILY,
+    llama4::FAMILY,
     mistral::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
@@ -70,6 +72,8 @@ pub const FAMILIES: &[Family] = &[
     qwen2::FAMILY,
     qwen3::FAMILY,
     qwen3_5::FAMILY,
+    qwen3_5_moe::FAMILY,
+    qwen3_next::FAMILY,
     smollm3::FAMILY,
 ];
 

@@ -3,6 +3,7 @@
 
 mod act;
 mod add;
+mod add_gated;
 mod add_positions;
 mod altup_correct;
 mod altup_predict;
@@ -41,6 +42,7 @@ pub type Entry = (&'static str, Lower);
 pub const KERNELS: &[Entry] = &[
     ("act", act::lower),
     ("add", add::lower),
+    ("add_gated", add_gated::lower),
     ("add_positions", add_positions::lower),
     ("altup_correct", altup_correct::lower),
     ("altup_predict", altup_predict::lower),

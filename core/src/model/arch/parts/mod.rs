@@ -13,6 +13,7 @@ pub(crate) mod mlp;
 pub(crate) mod moe;
 pub(crate) mod norm;
 pub(crate) mod per_layer;
+pub(crate) mod shared_expert;
 pub(crate) mod stream;
 
 pub(crate) use attention::{Attend, AttentionShape, AttentionValues, NormOver};

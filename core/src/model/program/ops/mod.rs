@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod add;
+pub mod add_gated;
 pub mod add_positions;
 pub mod altup_correct;
 pub mod altup_predict;
@@ -35,6 +36,7 @@ pub mod take_columns;
 pub const NAMES: &[&str] = &[
     "act",
     "add",
+    "add_gated",
     "add_positions",
     "altup_correct",
     "altup_predict",

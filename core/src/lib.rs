@@ -6,6 +6,7 @@
 
 pub mod digest;
 pub mod error;
+pub mod export;
 pub mod files;
 pub mod json;
 pub mod model;

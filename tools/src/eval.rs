@@ -107,7 +107,7 @@ pub struct Phase {
 /// Quality in brief.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct QualityFacts {
-    /// `pass`, `fail` or `invalid`.
+    /// `pass`, `fail`, `invalid` or `not measured`.
     pub verdict: String,
     /// Mode it was held to.
     pub mode: String,
@@ -218,10 +218,13 @@ impl Bench<'_> {
         let speed = speed::served(self.context, &self.candidate, &limits, options);
         let (speed, info) = self.closed(EvalKind::Speed, intent, speed)?;
         self.record_speed(intent, &speed)?;
+        if let Some(why) = judge::unmeasurable(&self.candidate.assembly.model)? {
+            return Ok(Evaluation { notes: vec![why], ..self.evaluation(info, speed, None) });
+        }
         let intent = self.started(EvalKind::Quality)?;
         let quality = self.quality(params);
         let quality = self.closed(EvalKind::Quality, intent, quality)?;
-        let evaluation = self.evaluation(info, speed, quality);
+        let evaluation = self.evaluation(info, speed, Some(quality));
         self.record_quality(intent, &evaluation)?;
         Ok(evaluation)
     }
@@ -326,7 +329,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn evaluation(&self, info: EngineInfo, speed: ServedSpeed, quality: Quality) -> Evaluation {
+    fn evaluation(&self, info: EngineInfo, speed: ServedSpeed, quality: Option<Quality>) -> Evaluation {
         let memory = info.executor.as_ref().map(|executor| executor.memory.total_bytes());
         Evaluation {
             eval_version: crit_eval::EVAL_VERSION.into(),
@@ -347,7 +350,7 @@ impl Bench<'_> {
             probe: Some(self.probe.clone()),
             served: Some(speed),
             direct: None,
-            quality: Some(quality),
+            quality,
             notes: Vec::new(),
         }
     }
@@ -356,8 +359,12 @@ impl Bench<'_> {
         let (report_markdown, report_html) = self.write_report(&evaluation)?;
         let (verdict, reasons) = evaluation.verdict();
         let headline = evaluation.headline();
-        let (Some(speed), Some(quality)) = (evaluation.served, evaluation.quality) else {
-            return Err(ToolError::new(ErrorKind::Internal, "an evaluation without speed or quality"));
+        let Some(speed) = evaluation.served else {
+            return Err(ToolError::new(ErrorKind::Internal, "an evaluation without speed"));
+        };
+        let quality = match &evaluation.quality {
+            Some(quality) => quality_facts(quality),
+            None => not_measured(judge::mode(self.candidate.assembly.quality).name(), evaluation.notes),
         };
         let digest = self.candidate.digest.to_string();
         let next = match verdict {
@@ -373,7 +380,7 @@ impl Bench<'_> {
             name: name.into(),
             decode: phase(speed.decode_tok_s, speed.decode_share),
             prefill: phase(speed.prefill_tok_s, speed.prefill_share),
-            quality: quality_facts(&quality),
+            quality,
             prompts: prompts(&speed),
             skipped: speed.skipped.iter().map(|one| format!("{}: {}", one.name, one.why)).collect(),
             report_markdown,
@@ -401,6 +408,20 @@ impl Bench<'_> {
 
 fn phase(tok_s: Option<f64>, share: Option<f64>) -> Phase {
     Phase { tok_s, share, ceiling_tok_s: tok_s.zip(share).map(|(tok_s, share)| tok_s / share) }
+}
+
+fn not_measured(mode: &str, why: Vec<String>) -> QualityFacts {
+    QualityFacts {
+        verdict: "not measured".into(),
+        mode: mode.into(),
+        worst_path: String::new(),
+        mean_kld: None,
+        same_top_share: None,
+        reference_perplexity: None,
+        perplexity: None,
+        paths: 0,
+        skipped: why,
+    }
 }
 
 fn quality_facts(quality: &Quality) -> QualityFacts {

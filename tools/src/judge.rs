@@ -42,6 +42,15 @@ pub fn tokenizer(model: &Path) -> Result<Tokenizer, ToolError> {
     Ok(Tokenizer::from_checkpoint(&Checkpoint::open(model)?)?)
 }
 
+/// Why quality cannot be measured on a checkpoint, if it cannot.
+///
+/// # Errors
+/// The checkpoint cannot be read.
+pub fn unmeasurable(model: &Path) -> Result<Option<String>, ToolError> {
+    let synthetic = Checkpoint::open(model)?.is_synthetic();
+    Ok(synthetic.then(|| "quality is not measured: the checkpoint is synthetic, its weights are random".into()))
+}
+
 /// How much to measure.
 #[derive(Clone, Debug)]
 pub struct Extent {

@@ -5,6 +5,7 @@ use super::error::FileError;
 use super::gguf::Metadata;
 use super::tensor::StoredTensor;
 use crate::digest::Digest;
+use crate::export::{SYNTHETIC_CONFIG_KEY, SYNTHETIC_METADATA_KEY};
 use crate::json::Config;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -189,6 +190,13 @@ impl Checkpoint {
     /// `rope_freqs.weight`.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &StoredTensor> {
         self.tensors.values()
+    }
+
+    /// Whether its values are random, written for measuring speed: no quality can be measured on it.
+    pub fn is_synthetic(&self) -> bool {
+        let stated = self.config.as_ref().ok().and_then(|config| config.get(SYNTHETIC_CONFIG_KEY));
+        let marked = self.metadata.as_ref().and_then(|metadata| metadata.bool(SYNTHETIC_METADATA_KEY));
+        stated.and_then(serde_json::Value::as_bool).or(marked).unwrap_or(false)
     }
 
     /// The output head `head`, or the embedding `embedding` where the two are tied.

@@ -20,6 +20,7 @@ pub use checkpoint::{Checkpoint, Container, FileEntry, Generation, Head, Manifes
 pub use dtype::{DType, Format};
 pub use error::FileError;
 pub use gguf::Metadata;
+pub(crate) use gguf::arch as gguf_arch;
 pub use map::Bytes;
 pub(crate) use open::token_text;
 pub use tensor::{StoredTensor, TensorFacts};

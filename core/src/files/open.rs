@@ -124,11 +124,7 @@ fn open_safetensors(
     Ok(Checkpoint {
         path: path.into(),
         container: Container::Safetensors,
-        storage: StorageFacts {
-            rope_interleaved_qk: false,
-            norm_weight_offset: f32::from(u8::from(text.as_ref().is_some_and(is_zero_centred))),
-            ..StorageFacts::default()
-        },
+        storage: text.as_ref().map(StorageFacts::of_safetensors).unwrap_or_default(),
         config: config.ok_or(NoConfig::NoFile),
         metadata: None,
         tokenizer_config,
@@ -147,8 +143,13 @@ fn read_config(path: &Path) -> Result<Config, FileError> {
     Ok(Config::from_value(json::parse_file(path)?, &path.display().to_string())?)
 }
 
-fn is_zero_centred(config: &Config) -> bool {
-    config.get("model_type").and_then(Value::as_str).is_some_and(|family| ZERO_CENTRED.contains(&family))
+impl StorageFacts {
+    /// How safetensors checkpoints of the text model `config` store their values.
+    pub fn of_safetensors(config: &Config) -> Self {
+        let family = config.get("model_type").and_then(Value::as_str);
+        let is_zero_centred = family.is_some_and(|family| ZERO_CENTRED.contains(&family));
+        Self { norm_weight_offset: f32::from(u8::from(is_zero_centred)), ..Self::default() }
+    }
 }
 
 fn refuse_quantised(path: &Path, config: &Config) -> Result<(), FileError> {

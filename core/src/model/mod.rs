@@ -2,6 +2,7 @@
 //! kernel.
 
 pub mod arch;
+pub mod declare;
 pub mod plain;
 pub mod program;
 

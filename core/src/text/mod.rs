@@ -15,6 +15,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use error::TextError;
+pub(crate) use pretokenizers::name_of as pre_tokenizer_name;
 pub use stream::TextStream;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;

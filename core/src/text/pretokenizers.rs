@@ -3,6 +3,8 @@
 //! A file names its way and does not spell it out, so an unknown name cannot be guessed: text cut the wrong way gives
 //! ids that the model never saw.
 
+use serde_json::Value;
+
 /// A way to cut.
 pub(super) struct Way {
     /// The names that files use for it, sorted.
@@ -118,6 +120,39 @@ pub(super) const WAYS: &[Way] = &[
 /// The way with this name.
 pub(super) fn find(name: &str) -> Option<&'static Way> {
     WAYS.iter().find(|way| way.names.contains(&name))
+}
+
+/// The names that most readers of files know a way by, where it has several.
+const USUAL: &[&str] = &["gpt-2", "gpt-4o", "llama-bpe", "qwen2"];
+
+/// The name of the way that a tokenizer.json spells out.
+///
+/// # Errors
+/// The patterns, if no way has them.
+pub(crate) fn name_of(tokenizer: &Value) -> Result<&'static str, String> {
+    let mut splits = Vec::new();
+    let mut then_gpt2 = false;
+    collect(&tokenizer["pre_tokenizer"], &mut splits, &mut then_gpt2);
+    let whole_words = tokenizer["model"]["ignore_merges"] == true;
+    let composes = tokenizer["normalizer"]["type"] == "NFC";
+    let fits = |way: &&Way| way.splits == splits && way.then_gpt2 == then_gpt2 && way.whole_words == whole_words;
+    // How text is composed stands in no file, so it decides only between ways that are else alike.
+    let way = WAYS.iter().filter(fits).min_by_key(|way| way.composes != composes);
+    let way = way.ok_or_else(|| splits.join(" then "))?;
+    Ok(way.names.iter().find(|name| USUAL.contains(name)).unwrap_or(&way.names[0]))
+}
+
+fn collect<'a>(part: &'a Value, splits: &mut Vec<&'a str>, then_gpt2: &mut bool) {
+    match part["type"].as_str() {
+        Some("Sequence") => {
+            part["pretokenizers"].as_array().into_iter().flatten().for_each(|one| collect(one, splits, then_gpt2));
+        }
+        Some("Split") => splits.push(part["pattern"]["Regex"].as_str().unwrap_or("a literal text")),
+        Some("Digits") if part["individual_digits"] == true => splits.push(r"\p{N}"),
+        Some("ByteLevel") => *then_gpt2 = part["use_regex"] != false,
+        Some(other) => splits.push(other),
+        None => {}
+    }
 }
 
 #[cfg(test)]

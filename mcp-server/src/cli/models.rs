@@ -1,5 +1,8 @@
 //! `crit models`: look at a checkpoint, tokenize with it, get its logits.
 
+mod quantize;
+mod synth;
+
 use super::printer::Printer;
 use clap::Subcommand;
 use crit_core::error::ErrorKind;
@@ -19,6 +22,10 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Action {
+    /// Write the checkpoint in another form, with a record of the errors.
+    Quantize(quantize::Args),
+    /// Write a random checkpoint of a config's shapes, for measuring speed.
+    Synth(synth::Args),
     /// Architecture, sizes, context, token ids that matter.
     Inspect {
         /// Model file or folder.
@@ -57,6 +64,8 @@ enum Action {
 /// The model or the input cannot be used.
 pub fn run(args: &Args, _: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
     match &args.action {
+        Action::Quantize(args) => quantize::run(args, printer)?,
+        Action::Synth(args) => synth::run(args, printer)?,
         Action::Inspect { model } => {
             let facts = model::inspect(model)?;
             printer.output(&serde_json::to_value(facts).unwrap_or_default())?;

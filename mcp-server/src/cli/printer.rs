@@ -102,6 +102,20 @@ impl Printer {
         bar.enable_steady_tick(std::time::Duration::from_millis(120));
         bar
     }
+
+    /// A bar that counts bytes on a terminal, hidden elsewhere.
+    pub fn bytes_bar(&self) -> indicatif::ProgressBar {
+        if !self.progress {
+            return indicatif::ProgressBar::hidden();
+        }
+        let bar = indicatif::ProgressBar::new(0);
+        if let Ok(style) =
+            indicatif::ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+        {
+            bar.set_style(style);
+        }
+        bar
+    }
 }
 
 struct BarReporter {
@@ -114,7 +128,12 @@ impl Reporter for BarReporter {
         self.bar.set_message(name.to_string());
     }
 
-    fn progress(&self, _: u64, _: u64) {}
+    fn progress(&self, done: u64, total: u64) {
+        if self.bar.length().is_some() {
+            self.bar.set_length(total);
+            self.bar.set_position(done);
+        }
+    }
 
     fn log(&self, line: &str) {
         self.bar.set_message(line.to_string());

@@ -50,6 +50,24 @@ impl Kind {
         kinds.get(id as usize).copied().filter(|_| id != ARRAY)
     }
 
+    fn id(self) -> u32 {
+        use Kind::*;
+        match self {
+            U8 => 0,
+            I8 => 1,
+            U16 => 2,
+            I16 => 3,
+            U32 => 4,
+            I32 => 5,
+            F32 => 6,
+            Bool => 7,
+            Str => 8,
+            U64 => 10,
+            I64 => 11,
+            F64 => 12,
+        }
+    }
+
     /// Bytes of a value; of a string, those of its length.
     fn bytes(self) -> u64 {
         match self {
@@ -135,6 +153,21 @@ impl Metadata {
             Pair::Array(_, count, _) => usize::try_from(*count).ok(),
             Pair::Scalar(..) => None,
         }
+    }
+
+    /// The value under `key` as the format writes it: the number of its type, then the value.
+    pub fn raw(&self, key: &str) -> Option<Vec<u8>> {
+        let (head, range) = match self.pairs.get(key)? {
+            // The length stands before a string's bytes.
+            Pair::Scalar(Kind::Str, range) => (vec![Kind::Str.id()], range.start - 8..range.end),
+            Pair::Scalar(kind, range) => (vec![kind.id()], range.clone()),
+            Pair::Array(kind, count, range) => {
+                let (low, high) = (*count as u32, (*count >> 32) as u32);
+                (vec![ARRAY, kind.id(), low, high], range.clone())
+            }
+        };
+        let head = head.into_iter().flat_map(u32::to_le_bytes);
+        Some(head.chain(self.file[range].iter().copied()).collect())
     }
 
     /// The array of strings under `key`, if the key is there.

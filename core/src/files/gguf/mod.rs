@@ -3,7 +3,7 @@
 //! Everything a file says of itself is checked before it is believed, and no count is allocated for before the bytes
 //! it stands for are known to be there. Metadata stay where they are in the mapped file and are decoded when asked for.
 
-pub(super) mod arch;
+pub(crate) mod arch;
 mod ids;
 mod metadata;
 mod reader;
@@ -31,7 +31,7 @@ const MAX_NAME_BYTES: usize = 63;
 
 /// An opened file.
 #[derive(Debug)]
-pub(super) struct Gguf {
+pub(crate) struct Gguf {
     pub(super) metadata: Metadata,
     /// Tensors under the names they have in the file.
     pub(super) tensors: Vec<StoredTensor>,

@@ -49,6 +49,25 @@ pub(crate) fn find(name: &str) -> Option<&'static Arch> {
     ARCHS.iter().find(|arch| arch.name == name)
 }
 
+/// Whether files of this architecture hold the rows of q and k for rotating neighbouring pairs.
+pub(crate) fn rotates_pairs(name: &str) -> bool {
+    find(name).is_some_and(|arch| arch.rope_interleaved_qk)
+}
+
+/// The name in files of the architecture `name` of the tensor with the Hugging Face name `plain`, if it has one.
+pub(crate) fn stored_name(name: &str, plain: &str) -> Option<String> {
+    let (module, kind) = plain.rsplit_once('.')?;
+    if let Some((stored, _)) = OUTSIDE.iter().find(|(_, outside)| *outside == module) {
+        return Some(format!("{stored}.{kind}"));
+    }
+    let (layer, module) = module.strip_prefix("model.layers.")?.split_once('.')?;
+    let own = find(name).map_or(&[][..], |arch| arch.names);
+    let is_own = |stored: &str| own.iter().any(|(name, _)| *name == stored);
+    let common = COMMON.iter().filter(|(stored, _)| !is_own(stored));
+    let (stored, _) = own.iter().chain(common).find(|(_, plain)| *plain == module)?;
+    Some(format!("blk.{}.{stored}.{kind}", layer.parse::<u32>().ok()?))
+}
+
 /// A file of a known architecture.
 pub(crate) struct Source<'a> {
     arch: &'a Arch,

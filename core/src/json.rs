@@ -141,6 +141,43 @@ pub fn parse_file(path: &Path) -> Result<Value, JsonError> {
     parse_within(&read_bounded(path, limits.max_bytes)?, &path.display().to_string(), limits)
 }
 
+/// Reads and parses a file that Python may have written: strict JSON, except that a bare `Infinity` is read as the word in
+/// quotes. Whoever wants a number there then says what it found.
+///
+/// # Errors
+/// As of [`parse_file`].
+pub fn parse_python_file(path: &Path) -> Result<Value, JsonError> {
+    let limits = Limits::default();
+    let bytes = quote_infinity(read_bounded(path, limits.max_bytes)?);
+    parse_within(&bytes, &path.display().to_string(), limits)
+}
+
+/// Puts quotes around every `Infinity` (and `-Infinity`) outside strings.
+fn quote_infinity(bytes: Vec<u8>) -> Vec<u8> {
+    const WORD: &[u8] = b"Infinity";
+    if !bytes.windows(WORD.len()).any(|part| part == WORD) {
+        return bytes;
+    }
+    let (mut out, mut at, mut quoted) = (Vec::with_capacity(bytes.len() + 16), 0, false);
+    while let Some(byte) = bytes.get(at) {
+        let rest = &bytes[at..];
+        let sign = usize::from(rest.starts_with(b"-Infinity"));
+        if !quoted && rest[sign..].starts_with(WORD) {
+            out.push(b'"');
+            out.extend_from_slice(&rest[..sign + WORD.len()]);
+            out.push(b'"');
+            at += sign + WORD.len();
+            continue;
+        }
+        // An escaped character never ends a string.
+        let taken = if quoted && *byte == b'\\' { rest.len().min(2) } else { 1 };
+        quoted ^= *byte == b'"';
+        out.extend_from_slice(&rest[..taken]);
+        at += taken;
+    }
+    out
+}
+
 /// Parses `bytes` strictly and then as a `T`; errors of either step name the JSON path.
 ///
 /// # Errors
@@ -338,6 +375,17 @@ mod tests {
         let value = parse(br#"{"a": [1, -2, 2.5, "x\u00e9", null, true], "b": {}}"#, "f.json").unwrap();
         assert_eq!(value["a"][3], "xé");
         assert_eq!(value["a"][1], -2);
+    }
+
+    #[test]
+    fn pythons_infinity_becomes_a_word_outside_strings_alone() {
+        let quoted = |text: &str| String::from_utf8(quote_infinity(text.as_bytes().to_vec())).unwrap();
+        assert_eq!(
+            quoted(r#"{"a": [0.0, Infinity], "b": -Infinity}"#),
+            r#"{"a": [0.0, "Infinity"], "b": "-Infinity"}"#
+        );
+        let inside = r#"{"Infinity": "to \"Infinity\" and -Infinity \\", "b": 1}"#;
+        assert_eq!(quoted(inside), inside);
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn open_safetensors(
 }
 
 fn read_config(path: &Path) -> Result<Config, FileError> {
-    Ok(Config::from_value(json::parse_file(path)?, &path.display().to_string())?)
+    Ok(Config::from_value(json::parse_python_file(path)?, &path.display().to_string())?)
 }
 
 impl StorageFacts {

@@ -352,8 +352,14 @@ fn delta_net(source: &Source<'_>, hidden: usize, eps: f32, fused_by_head: bool) 
 /// Shape in which a depthwise convolution is stored: with an axis of 1 between, unless the file has it without.
 pub(super) fn conv_shape(source: &Source<'_>, module: &str, channels: usize, kernel: usize) -> Vec<usize> {
     let layers = source.config.usize_or("num_hidden_layers", 0).unwrap_or(0);
-    let stored = (0..layers.min(10_000)).find_map(|i| (source.tensor)(&format!("model.layers.{i}.{module}")));
-    match stored.is_some_and(|tensor| tensor.shape().len() == 2) {
+    let names = (0..layers.min(10_000)).map(|i| format!("model.layers.{i}.{module}"));
+    let found = names.into_iter().find(|name| (source.tensor)(name).is_some()).unwrap_or_default();
+    conv_shape_at(source, &found, channels, kernel)
+}
+
+/// The same of a tensor by its full name.
+pub(super) fn conv_shape_at(source: &Source<'_>, name: &str, channels: usize, kernel: usize) -> Vec<usize> {
+    match (source.tensor)(name).is_some_and(|tensor| tensor.shape().len() == 2) {
         true => vec![channels, kernel],
         false => vec![channels, 1, kernel],
     }

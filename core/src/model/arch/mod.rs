@@ -16,12 +16,15 @@ pub mod gemma4;
 pub mod glm4;
 pub mod gpt2;
 pub mod granite;
+pub mod granitemoehybrid;
 mod hybrid;
+pub mod kimi_linear;
 pub mod lfm2;
 pub mod llama;
 pub mod llama4;
 mod mamba;
 pub mod mistral;
+pub mod nemotron_h;
 pub mod olmo2;
 pub mod olmo3;
 mod parts;
@@ -62,10 +65,13 @@ pub const FAMILIES: &[Family] = &[
     glm4::FAMILY,
     gpt2::FAMILY,
     granite::FAMILY,
+    granitemoehybrid::FAMILY,
+    kimi_linear::FAMILY,
     lfm2::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
     mistral::FAMILY,
+    nemotron_h::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     phi3::FAMILY,

@@ -12,6 +12,7 @@ mod concat;
 mod embed;
 mod gated_delta;
 mod gated_norm;
+mod join_heads;
 mod kv_write;
 mod layer_norm;
 mod layer_slice;
@@ -51,6 +52,7 @@ pub const KERNELS: &[Entry] = &[
     ("embed", embed::lower),
     ("gated_delta", gated_delta::lower),
     ("gated_norm", gated_norm::lower),
+    ("join_heads", join_heads::lower),
     ("kv_write", kv_write::lower),
     ("layer_norm", layer_norm::lower),
     ("layer_slice", layer_slice::lower),

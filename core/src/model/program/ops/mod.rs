@@ -13,6 +13,7 @@ pub mod embed;
 pub mod gated_act;
 pub mod gated_delta;
 pub mod gated_norm;
+pub mod join_heads;
 pub mod kv_write;
 pub mod layer_norm;
 pub mod layer_slice;
@@ -47,6 +48,7 @@ pub const NAMES: &[&str] = &[
     "gated_act",
     "gated_delta",
     "gated_norm",
+    "join_heads",
     "kv_write",
     "layer_norm",
     "layer_slice",

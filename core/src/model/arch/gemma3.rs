@@ -36,7 +36,11 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     dense.program(source)
 }
 
-/// A cap that 0 or nothing switches off.
+/// A cap, which null or 0 switches off; a config that does not mention it means `default`.
 pub(super) fn cap(source: &Source<'_>, key: &str, default: f64) -> Result<Option<f32>, ArchError> {
-    Ok(Some(source.config.f64_or(key, default)? as f32).filter(|cap| *cap > 0.0))
+    let given = match source.config.map().contains_key(key) {
+        true => source.config.opt_f64(key)?,
+        false => Some(default),
+    };
+    Ok(given.map(|cap| cap as f32).filter(|cap| *cap > 0.0))
 }

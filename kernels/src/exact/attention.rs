@@ -18,12 +18,15 @@ struct Attend {
     state: StateKey,
     from: ValueId,
     out: ValueId,
+    /// By query head; -inf without.
+    sinks: Vec<f32>,
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let op: Attention = node.op::<Attention>().clone();
-    Ok(Box::new(Attend { op, state: node.state(), from: n.reads[0], out: n.writes[0] }))
+    let sinks = if op.sinks { node.weights[0].to_f32() } else { vec![f32::NEG_INFINITY; op.heads] };
+    Ok(Box::new(Attend { op, state: node.state(), from: n.reads[0], out: n.writes[0], sinks }))
 }
 
 /// A tile of one sequence's queries.
@@ -77,8 +80,8 @@ impl Attend {
                 let query = &q[(token * op.heads + head) * op.key_dim..][..op.key_dim];
                 scores.clear();
                 scores.extend(visible.clone().map(|j| self.score(query, &keys[j * op.key_dim..][..op.key_dim])));
-                let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let mut total = 0.0f64;
+                let max = scores.iter().copied().fold(self.sinks[head], f32::max);
+                let mut total = f64::from(self.sinks[head] - max).exp();
                 for score in &mut scores {
                     *score = f64::from(*score - max).exp() as f32;
                     total += f64::from(*score);

@@ -6,6 +6,8 @@
 use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
 pub(crate) use super::parts::NormOver;
 use super::parts::kinds::kinds;
+use super::parts::moe::{Moe, MoeValues};
+use super::parts::shared_expert::{SharedExpert, SharedValues};
 use super::parts::stream::{self, Ends, Stream, head_name};
 use super::parts::{Attend, AttentionShape, AttentionValues, Mlp, MlpValues, Norm};
 use super::{ArchError, Source, rope::RopeTable};
@@ -23,6 +25,8 @@ pub struct LayerKind {
     pub rope: Option<RopeTable>,
     /// Keys visible to a query, if limited.
     pub window: Option<usize>,
+    /// Whether it has experts instead of one MLP.
+    pub experts: bool,
 }
 
 /// Norms around the two sublayers, by their tensor names within a layer.
@@ -112,6 +116,18 @@ pub struct Dense {
     pub fused_gate_up: bool,
     /// Norm on queries and keys, if any.
     pub qk_norm: Option<NormOver>,
+    /// Names of those norms.
+    pub qk_norm_names: [&'static str; 2],
+    /// Whether they come after rotation.
+    pub qk_norm_after_rope: bool,
+    /// The tensor of attention's sinks, if it has any.
+    pub sinks: Option<&'static str>,
+    /// Experts of the layers that have them.
+    pub(crate) moe: Option<(Moe, Option<SharedExpert>)>,
+    /// Whether the head has a bias.
+    pub head_bias: bool,
+    /// Tensors to leave out.
+    pub skips: Vec<String>,
     /// Norms of a layer.
     pub norms: NormNames,
     /// Pair layout of rotary embedding in the stored q and k rows.
@@ -188,6 +204,12 @@ impl Dense {
             fused_qkv: false,
             fused_gate_up: false,
             qk_norm: None,
+            qk_norm_names: ["q_norm", "k_norm"],
+            qk_norm_after_rope: false,
+            sinks: None,
+            moe: None,
+            head_bias: false,
+            skips: Vec::new(),
             norms: LLAMA_NORMS,
             pairs: if source.storage.rope_interleaved_qk { RopePairs::Interleaved } else { RopePairs::HalfSplit },
             kinds: Vec::new(),
@@ -209,12 +231,25 @@ impl Dense {
         let names = ["full_attention", "sliding_attention"];
         let kind = |i| usize::from(default_windowed(i));
         self.layers = kinds(source, "layer_types", &names, self.layers.len(), kind)?;
-        self.kinds = vec![LayerKind { name: "layer", rope: full, window: None }];
+        self.kinds = vec![LayerKind { name: "layer", rope: full, window: None, experts: false }];
         if self.layers.contains(&1) {
             let window = Some(source.config.positive("sliding_window")?);
-            self.kinds.push(LayerKind { name: "layer.window", rope: windowed, window });
+            self.kinds.push(LayerKind { name: "layer.window", rope: windowed, window, experts: false });
         }
         Ok(())
+    }
+
+    /// Gives experts to the layers of which `has` says so. Kinds and layers must be set before.
+    pub(crate) fn with_experts(&mut self, moe: Moe, shared: Option<SharedExpert>, has: impl Fn(usize) -> bool) {
+        let plain = self.kinds.len();
+        for i in 0..plain {
+            let LayerKind { name, rope, window, .. } = &self.kinds[i];
+            let name = if *name == "layer" { "layer.moe" } else { "layer.window.moe" };
+            let kind = LayerKind { name, rope: rope.clone(), window: *window, experts: true };
+            self.kinds.push(kind);
+        }
+        self.layers.iter_mut().enumerate().filter(|(i, _)| has(*i)).for_each(|(_, kind)| *kind += plain);
+        self.moe = Some((moe, shared));
     }
 
     /// The program.
@@ -232,10 +267,16 @@ impl Dense {
             stream: ends.values(&mut builder),
             attention: self.attention().values(&mut builder),
             mlp: MlpValues::new(&mut builder, self.intermediate),
+            moe: self.moe.as_ref().map(|(moe, shared)| {
+                (moe.values(&mut builder), shared.as_ref().map(|shared| shared.values(&mut builder)))
+            }),
         };
+        self.skips.iter().for_each(|skip| builder.skip(skip.as_str()));
         let prologue = builder.add(ends.embed("model.embed_tokens", self.embed_scale, v.stream));
         let kinds: Vec<usize> = self.kinds.iter().map(|kind| builder.add(self.layer(&v, kind))).collect();
-        let mut epilogue = ends.head(self.norm(), "model.norm", head_name(source.tied_head()?), v.stream);
+        let bias = Some("lm_head.bias").filter(|_| self.head_bias);
+        let head = (head_name(source.tied_head()?), bias);
+        let mut epilogue = ends.head_biased(self.norm(), "model.norm", head, v.stream);
         if self.logit_scale != 1.0 {
             epilogue.op(Scale { factor: self.logit_scale }, &[v.stream.logits], &[v.stream.logits], &[]);
         }
@@ -274,20 +315,34 @@ impl Dense {
             true => shape.project_fused(&mut block, "self_attn.qkv_proj", (self.qkv_bias, false), normed, v.attention),
             false => shape.project(&mut block, "self_attn", self.qkv_bias, normed, v.attention),
         }
-        if let Some(over) = self.qk_norm {
-            shape.norm_queries_and_keys(&mut block, "self_attn", (self.norm(), over), v.attention);
-        }
+        let norm = |block: &mut BlockBuilder, now: bool| {
+            if let Some(over) = self.qk_norm.filter(|_| now) {
+                shape.norm_named(block, "self_attn", self.qk_norm_names, (self.norm(), over), v.attention);
+            }
+        };
+        norm(&mut block, !self.qk_norm_after_rope);
         if let Some(table) = &kind.rope {
             shape.rotate(&mut block, table, self.pairs, v.attention);
         }
-        let how = Attend { softcap: self.attention_softcap, ..Attend::full(self.attention_scale).window(kind.window) };
+        norm(&mut block, self.qk_norm_after_rope);
+        let how = Attend {
+            sinks: self.sinks,
+            softcap: self.attention_softcap,
+            ..Attend::full(self.attention_scale).window(kind.window)
+        };
         shape.attend(&mut block, how, v.attention);
         shape.gather(&mut block, "self_attn.o_proj", self.o_bias, v.attention, sublayer);
         self.leave(&mut block, v, self.norms.after_attention);
         let normed = self.enter(&mut block, v, self.norms.before_mlp);
-        match self.fused_gate_up {
-            true => self.mlp().put_fused(&mut block, "mlp", v.mlp, (normed, sublayer)),
-            false => self.mlp().put(&mut block, "mlp", v.mlp, (normed, sublayer)),
+        match (&self.moe, v.moe) {
+            (Some((moe, shared)), Some((values, shared_values))) if kind.experts => {
+                moe.put(&mut block, values, (normed, sublayer));
+                if let (Some(shared), Some(values)) = (shared, shared_values) {
+                    shared.join(&mut block, values, (normed, sublayer));
+                }
+            }
+            _ if self.fused_gate_up => self.mlp().put_fused(&mut block, "mlp", v.mlp, (normed, sublayer)),
+            _ => self.mlp().put(&mut block, "mlp", v.mlp, (normed, sublayer)),
         }
         self.leave(&mut block, v, self.norms.after_mlp);
         block
@@ -328,4 +383,5 @@ struct Values {
     stream: Stream,
     attention: AttentionValues,
     mlp: MlpValues,
+    moe: Option<(MoeValues, Option<SharedValues>)>,
 }

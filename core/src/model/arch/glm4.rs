@@ -26,6 +26,6 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let old = OldKeys { theta: "rope_theta", default_theta: 10_000.0, scaled: true };
     let turning = rotary_dim(source, "full_attention", dense.head_dim, 0.5)?;
     let rope = Some(table(source, "full_attention", turning, &old)?);
-    dense.kinds = vec![LayerKind { name: "layer", rope, window: None }];
+    dense.kinds = vec![LayerKind { name: "layer", rope, window: None, experts: false }];
     dense.program(source)
 }

@@ -19,6 +19,6 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     dense.logit_scale = (1.0 / config.f64_or("logits_scaling", 1.0)?) as f32;
     let old = OldKeys { theta: "rope_theta", default_theta: 10_000.0, scaled: true };
     let rope = Some(table(source, "full_attention", dense.head_dim, &old)?);
-    dense.kinds = vec![LayerKind { name: "layer", rope, window: None }];
+    dense.kinds = vec![LayerKind { name: "layer", rope, window: None, experts: false }];
     dense.program(source)
 }

@@ -134,7 +134,14 @@ impl Hybrid {
             choice_bias: None,
         };
         let intermediate = config.positive("shared_expert_intermediate_size")?;
-        self.experts = Some(Experts { routed, shared: SharedExpert { mlp: Mlp { intermediate, ..self.mlp } } });
+        self.experts = Some(Experts {
+            routed,
+            shared: SharedExpert {
+                mlp: Mlp { intermediate, ..self.mlp },
+                module: "mlp.shared_expert",
+                gate: Some("mlp.shared_expert_gate"),
+            },
+        });
         Ok(self)
     }
 
@@ -212,7 +219,7 @@ impl Hybrid {
         match (&self.experts, values.experts) {
             (Some(Experts { routed, shared }), Some((routed_values, shared_values))) if kind.sparse => {
                 routed.put(&mut block, routed_values, (normed, sublayer));
-                shared.put(&mut block, "mlp.shared_expert", shared_values, (normed, sublayer));
+                shared.join(&mut block, shared_values, (normed, sublayer));
             }
             _ => self.mlp.put(&mut block, "mlp", values.mlp, (normed, sublayer)),
         }

@@ -275,8 +275,17 @@ impl Latent {
         });
         block.node(KvWrite { heads, key_dim, value_dim }, &[v.k, v.v], &[], &[], &[kv]);
         let scale = (key_dim as f32).powf(-0.5);
-        let attention =
-            Attention { heads, kv_heads: heads, key_dim, value_dim, scale, window: None, softcap: None, chunk: None };
+        let attention = Attention {
+            heads,
+            kv_heads: heads,
+            key_dim,
+            value_dim,
+            scale,
+            window: None,
+            softcap: None,
+            chunk: None,
+            sinks: false,
+        };
         block.node(attention, &[v.q], &[v.attended], &[], &[kv]);
         let map = Map::gather(hidden, heads * value_dim).with_bias(self.bias);
         block.linear("o_proj", "self_attn.o_proj", map, v.attended, to);
@@ -401,6 +410,6 @@ fn moe(config: &Config, hidden: usize, intermediate: usize, activation: Activati
         tensors: ExpertTensors::Each { module: "block_sparse_moe.experts", names: ["w1", "w3", "w2"] },
         router: "block_sparse_moe.gate",
         router_bias: false,
-        choice_bias: Some("block_sparse_moe.gate.e_score_correction_bias"),
+        choice_bias: Some(("block_sparse_moe.gate.e_score_correction_bias", false)),
     })
 }

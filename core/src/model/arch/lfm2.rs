@@ -197,7 +197,7 @@ fn experts(source: &Source<'_>, hidden: usize) -> Result<Moe, ArchError> {
         tensors: ExpertTensors::Each { module: "feed_forward.experts", names: ["w1", "w3", "w2"] },
         router: "feed_forward.gate",
         router_bias: false,
-        choice_bias: Some("feed_forward.expert_bias").filter(|_| biased),
+        choice_bias: Some(("feed_forward.expert_bias", false)).filter(|_| biased),
     })
 }
 

@@ -14,6 +14,6 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let mut dense = Dense::from_config("llama", source)?;
     let old = OldKeys { theta: "rope_theta", default_theta: 10_000.0, scaled: true };
     let rope = table(source, "full_attention", dense.head_dim, &old)?;
-    dense.kinds = vec![LayerKind { name: "layer", rope: Some(rope), window: None }];
+    dense.kinds = vec![LayerKind { name: "layer", rope: Some(rope), window: None, experts: false }];
     dense.program(source)
 }

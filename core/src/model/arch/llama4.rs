@@ -7,7 +7,7 @@
 use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
 use super::dense::{Dense, LAYER};
 use super::parts::kinds::{kinds, rope_layers};
-use super::parts::moe::{ExpertTensors, Moe, MoeValues};
+use super::parts::moe::{ExpertTensors, Moe, MoeValues, expert_counts};
 use super::parts::norm::weightless;
 use super::parts::stream::{self, Ends, Stream, head_name};
 use super::parts::{Attend, AttentionShape, AttentionValues, Mlp, MlpValues, Norm};
@@ -98,11 +98,7 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
 fn model(source: &Source<'_>, dense: &Dense) -> Result<Model, ArchError> {
     let config = source.config;
     let Dense { hidden, intermediate, heads, kv_heads, head_dim, activation, eps, .. } = *dense;
-    let (experts, top_k) = (config.usize_or("num_local_experts", 16)?, config.usize_or("num_experts_per_tok", 1)?);
-    if top_k == 0 || top_k > experts {
-        let why = format!("{top_k} of {experts} experts");
-        return Err(ArchError::Value { key: "num_experts_per_tok".into(), why });
-    }
+    let (experts, top_k) = expert_counts(config, "num_local_experts", ("num_experts_per_tok", 1))?;
     let old = OldKeys { theta: "rope_theta", default_theta: 500_000.0, scaled: true };
     let mlp = Mlp { hidden, intermediate: config.usize_or("intermediate_size_mlp", 16_384)?, activation, bias: false };
     let growth = ScaleByPosition {

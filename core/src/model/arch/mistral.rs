@@ -19,6 +19,6 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
         true => source.config.opt_usize("sliding_window")?,
         false => Some(4096),
     };
-    dense.kinds = vec![LayerKind { name: "layer", rope, window }];
+    dense.kinds = vec![LayerKind { name: "layer", rope, window, experts: false }];
     dense.program(source)
 }

@@ -7,6 +7,7 @@ pub mod bamba;
 mod builder;
 pub mod cohere2;
 pub mod dense;
+pub mod ernie4_5_moe;
 pub mod exaone4;
 pub mod falcon_h1;
 pub mod gemma2;
@@ -14,25 +15,32 @@ pub mod gemma3;
 pub mod gemma3n;
 pub mod gemma4;
 pub mod glm4;
+pub mod glm4_moe;
 pub mod gpt2;
+pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
+pub mod hunyuan_moe;
 mod hybrid;
 pub mod kimi_linear;
 pub mod lfm2;
 pub mod llama;
 pub mod llama4;
 mod mamba;
+pub mod minimax_m2;
 pub mod mistral;
+pub mod mixtral;
 pub mod nemotron_h;
 pub mod olmo2;
 pub mod olmo3;
 mod parts;
 pub mod phi3;
 pub mod qwen2;
+pub mod qwen2_moe;
 pub mod qwen3;
 pub mod qwen3_5;
 pub mod qwen3_5_moe;
+pub mod qwen3_moe;
 pub mod qwen3_next;
 pub mod rope;
 pub mod smollm3;
@@ -56,6 +64,7 @@ pub struct Family {
 pub const FAMILIES: &[Family] = &[
     bamba::FAMILY,
     cohere2::FAMILY,
+    ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
     falcon_h1::FAMILY,
     gemma2::FAMILY,
@@ -63,22 +72,29 @@ pub const FAMILIES: &[Family] = &[
     gemma3n::FAMILY,
     gemma4::FAMILY,
     glm4::FAMILY,
+    glm4_moe::FAMILY,
     gpt2::FAMILY,
+    gpt_oss::FAMILY,
     granite::FAMILY,
     granitemoehybrid::FAMILY,
+    hunyuan_moe::FAMILY,
     kimi_linear::FAMILY,
     lfm2::FAMILY,
     llama::FAMILY,
     llama4::FAMILY,
+    minimax_m2::FAMILY,
     mistral::FAMILY,
+    mixtral::FAMILY,
     nemotron_h::FAMILY,
     olmo2::FAMILY,
     olmo3::FAMILY,
     phi3::FAMILY,
     qwen2::FAMILY,
+    qwen2_moe::FAMILY,
     qwen3::FAMILY,
     qwen3_5::FAMILY,
     qwen3_5_moe::FAMILY,
+    qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
     smollm3::FAMILY,
 ];

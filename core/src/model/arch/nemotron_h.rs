@@ -287,6 +287,6 @@ fn moe(source: &Source<'_>, width: usize, activation: Activation) -> Result<Moe,
         tensors: ExpertTensors::Each { module: "mixer.experts", names: ["", "up_proj", "down_proj"] },
         router: "mixer.gate",
         router_bias: false,
-        choice_bias: Some("mixer.gate.e_score_correction_bias"),
+        choice_bias: Some(("mixer.gate.e_score_correction_bias", false)),
     })
 }

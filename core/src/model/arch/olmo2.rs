@@ -16,6 +16,6 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     dense.qk_norm = Some(NormOver::All);
     let old = OldKeys { theta: "rope_theta", default_theta: 500_000.0, scaled: true };
     let rope = Some(table(source, "full_attention", dense.head_dim, &old)?);
-    dense.kinds = vec![LayerKind { name: "layer", rope, window: None }];
+    dense.kinds = vec![LayerKind { name: "layer", rope, window: None, experts: false }];
     dense.program(source)
 }

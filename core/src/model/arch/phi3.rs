@@ -18,6 +18,6 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let turning = rotary_dim(source, "full_attention", dense.head_dim, 1.0)?;
     let rope = Some(table(source, "full_attention", turning, &old)?);
     let window = source.config.opt_usize("sliding_window")?;
-    dense.kinds = vec![LayerKind { name: "layer", rope, window }];
+    dense.kinds = vec![LayerKind { name: "layer", rope, window, experts: false }];
     dense.program(source)
 }

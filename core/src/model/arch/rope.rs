@@ -138,6 +138,11 @@ fn scaled(
     max_context: f64,
 ) -> Result<(Vec<f64>, f64), ArchError> {
     match kind(scaling)? {
+        "dynamic" if scaling.has("alpha") => {
+            let dim = rotary_dim as f64;
+            let theta = theta * positive(scaling, "alpha", None)?.powf(dim / (dim - 2.0));
+            Ok(((0..base.len()).map(|i| theta.powf(-2.0 * i as f64 / dim)).collect(), 1.0))
+        }
         // Dynamic scaling sets in past the context that `max_position_embeddings` claims.
         "default" | "dynamic" => Ok((base, 1.0)),
         "linear" => {

@@ -24,10 +24,10 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let names = ["full_attention", "sliding_attention"];
     let windowed = kinds(source, "layer_types", &names, count, |i| usize::from(on && !turns[i]))?;
     dense.kinds = vec![
-        LayerKind { name: "layer", rope: rope.clone(), window: None },
-        LayerKind { name: "layer.nope", rope: None, window: None },
-        LayerKind { name: "layer.window", rope, window },
-        LayerKind { name: "layer.nope.window", rope: None, window },
+        LayerKind { name: "layer", rope: rope.clone(), window: None, experts: false },
+        LayerKind { name: "layer.nope", rope: None, window: None, experts: false },
+        LayerKind { name: "layer.window", rope, window, experts: false },
+        LayerKind { name: "layer.nope.window", rope: None, window, experts: false },
     ];
     dense.layers = (0..count).map(|i| usize::from(!turns[i]) + 2 * windowed[i]).collect();
     dense.program(source)

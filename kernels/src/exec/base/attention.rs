@@ -29,12 +29,15 @@ struct Attend {
     state: StateKey,
     from: ValueId,
     out: ValueId,
+    /// By query head; -inf without.
+    sinks: Vec<f32>,
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
     let op: Attention = node.op::<Attention>().clone();
-    Ok(Box::new(Attend { isa: node.isa, op, state: node.state(), from: n.reads[0], out: n.writes[0] }))
+    let sinks = if op.sinks { node.weights[0].to_f32() } else { vec![f32::NEG_INFINITY; op.heads] };
+    Ok(Box::new(Attend { isa: node.isa, op, state: node.state(), from: n.reads[0], out: n.writes[0], sinks }))
 }
 
 /// A tile of one sequence's queries against one key/value head.
@@ -190,7 +193,10 @@ impl Attend {
             let rows = unsafe { out.part((token * op.heads + tile.kv_head * group) * dim, group * dim) };
             for (g, row) in rows.chunks_exact_mut(dim).enumerate() {
                 let at = i * group + g;
-                let scale = 1.0 / total.sum[at];
+                // The sink's weight relative to the row's maximum, or the row's to the sink's, if that is larger.
+                let above = self.sinks[tile.kv_head * group + g] - total.max[at];
+                let (own, sink) = if above > 0.0 { ((-above).exp(), 1.0) } else { (1.0, above.exp()) };
+                let scale = own / (total.sum[at] * own + sink);
                 row.iter_mut().zip(&total.acc[at * dim..]).for_each(|(o, v)| *o = v * scale);
             }
         }

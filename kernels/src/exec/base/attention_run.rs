@@ -360,6 +360,7 @@ mod tests {
                 window: None,
                 softcap,
                 chunk: None,
+                sinks: false,
             };
             for (rows, count) in [(1, 65), (3, 100), (7, 128), (21, 90)] {
                 let (queries, keys, values) = (noise(1, rows * dim), noise(2, count * dim), noise(3, count * dim));

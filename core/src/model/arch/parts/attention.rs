@@ -45,12 +45,14 @@ pub(crate) struct Attend {
     pub(crate) softcap: Option<f32>,
     /// Tokens of a chunk, if a query sees only keys of its own chunk.
     pub(crate) chunk: Option<usize>,
+    /// The tensor of a sink a head, below the block's prefix.
+    pub(crate) sinks: Option<&'static str>,
 }
 
 impl Attend {
     /// All keys up to the query.
     pub(crate) fn full(scale: f32) -> Self {
-        Self { scale, window: None, softcap: None, chunk: None }
+        Self { scale, window: None, softcap: None, chunk: None, sinks: None }
     }
 
     /// The same with a window, if any.
@@ -141,10 +143,23 @@ impl AttentionShape {
         &self,
         block: &mut BlockBuilder,
         module: &str,
+        norm: (Norm, NormOver),
+        values: AttentionValues,
+    ) {
+        self.norm_named(block, module, ["q_norm", "k_norm"], norm, values);
+    }
+
+    /// The same under other names.
+    pub(crate) fn norm_named(
+        &self,
+        block: &mut BlockBuilder,
+        module: &str,
+        names: [&'static str; 2],
         (norm, over): (Norm, NormOver),
         values: AttentionValues,
     ) {
-        for (role, value, width) in [("q_norm", values.q, self.q_width()), ("k_norm", values.k, self.kv_width())] {
+        let [q, k] = names;
+        for (role, value, width) in [(q, values.q, self.q_width()), (k, values.k, self.kv_width())] {
             let group = match over {
                 NormOver::Head => self.head_dim,
                 NormOver::All => width,
@@ -195,9 +210,11 @@ impl AttentionShape {
 
     fn look(&self, block: &mut BlockBuilder, how: Attend, kv: StateId, values: AttentionValues) {
         let (heads, kv_heads, dim) = (self.heads, self.kv_heads, self.head_dim);
-        let Attend { scale, window, softcap, chunk } = how;
-        let attention = Attention { heads, kv_heads, key_dim: dim, value_dim: dim, scale, window, softcap, chunk };
-        block.node(attention, &[values.q], &[values.attended], &[], &[kv]);
+        let Attend { scale, window, softcap, chunk, sinks } = how;
+        let weights: Vec<_> = sinks.map(|name| block.weight("sinks", name, &[heads], Some(0))).into_iter().collect();
+        let (key_dim, value_dim, sinks) = (dim, dim, sinks.is_some());
+        let attention = Attention { heads, kv_heads, key_dim, value_dim, scale, window, softcap, chunk, sinks };
+        block.node(attention, &[values.q], &[values.attended], &weights, &[kv]);
     }
 
     /// Brings all heads back to the residual's width by the map `module`.

@@ -1,7 +1,10 @@
 //! Routed experts: a router's logits, the choice, and the experts' MLPs.
 
+use super::super::ArchError;
 use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
-use crate::model::program::ops::moe_experts::{ExpertMaps, MoeExperts};
+use crate::json::Config;
+use crate::model::program::ops::gated_act::Activation;
+use crate::model::program::ops::moe_experts::{ExpertAct, ExpertMaps, MoeExperts};
 use crate::model::program::ops::moe_route::MoeRoute;
 use crate::model::program::{ValueId, View, WeightId};
 
@@ -45,8 +48,43 @@ pub(crate) struct Moe {
     pub(crate) router: &'static str,
     /// Whether the router's map has a bias.
     pub(crate) router_bias: bool,
-    /// The tensor of the choice's bias, if there is one.
-    pub(crate) choice_bias: Option<&'static str>,
+    /// The tensor of the choice's bias, if there is one, and whether it is stored as a matrix of one row.
+    pub(crate) choice_bias: Option<(&'static str, bool)>,
+}
+
+impl Moe {
+    /// Experts that are MLPs of three maps each, chosen by `route`.
+    pub(crate) fn of_mlps(
+        (hidden, intermediate, activation): (usize, usize, Activation),
+        experts: usize,
+        route: MoeRoute,
+        (module, names): (&'static str, [&'static str; 3]),
+        router: &'static str,
+    ) -> Self {
+        let experts = MoeExperts {
+            experts,
+            top_k: route.top_k,
+            intermediate,
+            maps: ExpertMaps::GateAndUp,
+            act: ExpertAct::Plain(activation),
+            biased: false,
+            on_input: false,
+        };
+        let tensors = ExpertTensors::Each { module, names };
+        Self { hidden, route, experts, tensors, router, router_bias: false, choice_bias: None }
+    }
+}
+
+/// How many experts there are and how many a token gets, by these keys.
+///
+/// # Errors
+/// Numbers that do not fit each other.
+pub(crate) fn expert_counts(config: &Config, experts: &str, top_k: (&str, usize)) -> Result<(usize, usize), ArchError> {
+    let (count, chosen) = (config.positive(experts)?, config.usize_or(top_k.0, top_k.1)?);
+    if chosen == 0 || chosen > count {
+        return Err(ArchError::Value { key: top_k.0.into(), why: format!("{chosen} of {count} experts") });
+    }
+    Ok((count, chosen))
 }
 
 /// What the choice is kept in.
@@ -77,7 +115,12 @@ impl Moe {
     pub(crate) fn choose(&self, block: &mut BlockBuilder, values: MoeValues, from: ValueId) {
         let map = Map::columns(self.experts.experts, self.hidden).with_bias(self.router_bias);
         block.linear("router", self.router, map, from, values.logits);
-        let bias = self.choice_bias.map(|name| block.weight("choice_bias", name, &[self.experts.experts], None));
+        let count = self.experts.experts;
+        let bias = self.choice_bias.map(|(name, stored_rows)| {
+            // Some files keep it as a matrix of one row.
+            let view = View { stored: vec![1, count], transposed: false, rows: 0..1 };
+            block.view("choice_bias", name, &[count], None, Some(view).filter(|_| stored_rows))
+        });
         let weights: Vec<WeightId> = bias.into_iter().collect();
         block.op(self.route.clone(), &[values.logits], &[values.ids, values.weights], &weights);
     }
@@ -108,7 +151,15 @@ impl Moe {
                     let view = View { stored, transposed, rows: expert * out..(expert + 1) * out };
                     block.view("expert", name, &[out, input], Some(axis), Some(view))
                 };
-                vec![one(gate_up, units, hidden, 0), one(down, hidden, width, 1)]
+                let maps = [one(gate_up, units, hidden, 0), one(down, hidden, width, 1)];
+                if !self.experts.biased {
+                    return maps.to_vec();
+                }
+                let mut bias = |name: &str, out: usize| {
+                    let view = View { stored: vec![count, out], transposed: false, rows: expert..expert + 1 };
+                    block.view("expert_bias", &format!("{name}_bias"), &[out], None, Some(view))
+                };
+                vec![maps[0], bias(gate_up, units), maps[1], bias(down, hidden)]
             }
         }
     }

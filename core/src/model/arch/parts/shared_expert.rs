@@ -1,8 +1,9 @@
-//! An MLP that every token goes through beside its routed experts, its output times a gate of the token's own.
+//! An MLP that every token goes through beside its routed experts, by option times a gate of the token's own.
 
 use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
 use super::{Mlp, MlpValues};
 use crate::model::program::ValueId;
+use crate::model::program::ops::add::Add;
 use crate::model::program::ops::add_gated::AddGated;
 
 /// The expert and its gate.
@@ -10,6 +11,10 @@ use crate::model::program::ops::add_gated::AddGated;
 pub(crate) struct SharedExpert {
     /// The MLP.
     pub(crate) mlp: Mlp,
+    /// Where its maps are.
+    pub(crate) module: &'static str,
+    /// The map to the gate, if it has one.
+    pub(crate) gate: Option<&'static str>,
 }
 
 /// What it works on.
@@ -30,16 +35,16 @@ impl SharedExpert {
         }
     }
 
-    /// Adds the gated expert to `to`: maps `module.gate_proj` and so on, the gate's map `module_gate`.
-    pub(crate) fn put(
-        &self,
-        block: &mut BlockBuilder,
-        module: &str,
-        values: SharedValues,
-        (from, to): (ValueId, ValueId),
-    ) {
-        block.linear("shared_gate", &format!("{module}_gate"), Map::columns(1, self.mlp.hidden), from, values.gate);
-        self.mlp.put(block, module, values.mlp, (from, values.out));
-        block.op(AddGated, &[to, values.out, values.gate], &[to], &[]);
+    /// Adds what the expert makes of `from` to `to`.
+    pub(crate) fn join(&self, block: &mut BlockBuilder, values: SharedValues, (from, to): (ValueId, ValueId)) {
+        let SharedValues { mlp, gate, out } = values;
+        self.mlp.put(block, self.module, mlp, (from, out));
+        match self.gate {
+            Some(name) => {
+                block.linear("shared_gate", name, Map::columns(1, self.mlp.hidden), from, gate);
+                block.op(AddGated, &[to, out, gate], &[to], &[]);
+            }
+            None => block.op(Add::SUM, &[to, out], &[to], &[]),
+        }
     }
 }

@@ -54,11 +54,23 @@ impl Ends {
 
     /// An epilogue up to the logits: wanted rows, the norm `norm_module`, the head stored as `head`.
     pub(crate) fn head(&self, norm: Norm, norm_module: &str, head: &str, stream: Stream) -> BlockBuilder {
+        self.head_biased(norm, norm_module, (head, None), stream)
+    }
+
+    /// The same with a head that may have a bias.
+    pub(crate) fn head_biased(
+        &self,
+        norm: Norm,
+        norm_module: &str,
+        (head, bias): (&str, Option<&str>),
+        stream: Stream,
+    ) -> BlockBuilder {
         let mut block = BlockBuilder::new("epilogue");
         block.op(SelectRows, &[stream.x], &[stream.last], &[]);
         norm.put(&mut block, norm_module, "norm", self.hidden, (stream.last, stream.last));
-        let head = block.weight("lm_head", head, &[self.vocab, self.hidden], Some(0));
-        block.op(Linear { bias: false }, &[stream.last], &[stream.logits], &[head]);
+        let mut weights = vec![block.weight("lm_head", head, &[self.vocab, self.hidden], Some(0))];
+        weights.extend(bias.map(|bias| block.weight("lm_head", bias, &[self.vocab], Some(0))));
+        block.op(Linear { bias: bias.is_some() }, &[stream.last], &[stream.logits], &weights);
         block
     }
 }

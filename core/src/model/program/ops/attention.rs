@@ -1,7 +1,7 @@
 //! `attention`: softmax(q·kᵀ * scale) · v over the state, causal, grouped-query (Ainslie et al. 2023, arXiv:2305.13245).
 //!
 //! Reads q `[T, heads * key_dim]`; writes out `[T, heads * value_dim]`. State: kv, which already holds this step's
-//! positions. Query head h uses key/value head h / (heads / kv_heads). The query at position p sees keys j <= p, and
+//! positions. Weight: sinks `[heads]`, if any (Xiao et al. 2023, arXiv:2309.17453). Query head h uses key/value head h / (heads / kv_heads). The query at position p sees keys j <= p, and
 //! with a window w only p - j < w, with chunks of c only j / c = p / c. With a softcap c scores are c * tanh(score / c) before the mask (gemma2).
 
 use crate::model::program::op::NodeView;
@@ -27,6 +27,8 @@ pub struct Attention {
     pub softcap: Option<f32>,
     /// Tokens of a chunk, if a query sees only keys of its own chunk.
     pub chunk: Option<usize>,
+    /// Whether each query head has a sink: a score of no key, which takes its share of the softmax.
+    pub sinks: bool,
 }
 
 impl Attention {
@@ -43,9 +45,13 @@ impl Op for Attention {
         "attention"
     }
 
-    fn cost(&self, _: &NodeView<'_>, axes: &Axes, sizes: &dyn StoredSizes) -> NodeCost {
+    fn cost(&self, view: &NodeView<'_>, axes: &Axes, sizes: &dyn StoredSizes) -> NodeCost {
         let row = sizes.kv_row_bytes(self.key_dim) + sizes.kv_row_bytes(self.value_dim);
         NodeCost {
+            weight_bytes: match self.sinks {
+                true => sizes.weight_bytes(view.program, view.place, &view.tensor(0), 1),
+                false => 0,
+            },
             state_read_bytes: axes.positions_read(|p| self.first_visible(p)) * self.kv_heads as u64 * row,
             flops: 2
                 * axes.pairs(|p| self.first_visible(p))
@@ -57,6 +63,7 @@ impl Op for Attention {
 
     fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
         let q = cx.read(0);
+        let sinks = if self.sinks { cx.vector(0)? } else { vec![f32::NEG_INFINITY; self.heads] };
         let past = cx.past;
         let group = self.heads / self.kv_heads;
         let mut out = Vec::new();
@@ -67,9 +74,10 @@ impl Op for Attention {
                 let kv = h / group;
                 let visible = self.first_visible(position)..=position;
                 let scores: Vec<f64> = visible.clone().map(|j| self.score(q, &state.keys[j], kv)).collect();
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = f64::from(sinks[h]);
+                let max = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let total: f64 = weights.iter().sum();
+                let total: f64 = weights.iter().sum::<f64>() + (sink - max).exp();
                 out.extend((0..self.value_dim).map(|d| {
                     let at = kv * self.value_dim + d;
                     let sum: f64 = visible.clone().zip(&weights).map(|(j, w)| w * f64::from(state.values[j][at])).sum();

@@ -424,6 +424,7 @@ mod tests {
             window: None,
             softcap: None,
             chunk: None,
+            sinks: false,
         };
         let blocks = vec![
             Block {

@@ -112,6 +112,14 @@ pub fn arch_cases() -> Vec<Case> {
     cases(&root.unwrap_or_else(|| fixtures().join("arch")))
 }
 
+/// A committed case of a family: the one of its name, or another of one of its model types.
+pub fn committed_case(family: &arch::Family) -> Option<Case> {
+    let own = |case: &Case| case.config("model_type").as_str().is_some_and(|t| family.model_types.contains(&t));
+    let mut found: Vec<Case> = cases(&fixtures().join("arch")).into_iter().filter(own).collect();
+    let at = found.iter().position(|case| case.name == family.name).unwrap_or(0);
+    (!found.is_empty()).then(|| found.swap_remove(at))
+}
+
 /// Case folders in `root`, sorted.
 pub fn cases(root: &Path) -> Vec<Case> {
     let mut out: Vec<Case> = std::fs::read_dir(root)

@@ -5,26 +5,23 @@
 //! latent attention are kept as heads see them; a part of each key is the same for all heads. Layer lists in
 //! `linear_attn_config` count from 1.
 
-use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes, Stored};
+use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
 use super::dense::{LAYER, known_activation};
 use super::hybrid::{conv_shape_at, divides};
+use super::parts::latent::{Latent, LatentValues};
 use super::parts::moe::{ExpertTensors, Moe, MoeValues};
 use super::parts::stream::{self, Ends, Stream, head_name};
 use super::parts::{Mlp, MlpValues, Norm};
 use super::{ArchError, Family, Source};
 use crate::json::Config;
 use crate::model::program::ops::add::Add;
-use crate::model::program::ops::attention::Attention;
 use crate::model::program::ops::gated_act::Activation;
 use crate::model::program::ops::gated_delta::{GatedDelta, HeadOrder};
 use crate::model::program::ops::gated_norm::GatedNorm;
-use crate::model::program::ops::join_heads::JoinHeads;
-use crate::model::program::ops::kv_write::KvWrite;
 use crate::model::program::ops::moe_experts::{ExpertAct, ExpertMaps, MoeExperts};
 use crate::model::program::ops::moe_route::{Groups, MoeRoute, Score};
 use crate::model::program::ops::short_conv::ShortConv;
-use crate::model::program::ops::take_columns::TakeColumns;
-use crate::model::program::{Program, Rollback, StateDecl, StateKind, ValueId};
+use crate::model::program::{Program, StateDecl, ValueId};
 
 /// The family.
 pub const FAMILY: Family = Family { name: "kimi_linear", model_types: &["kimi_linear"], program };
@@ -34,20 +31,6 @@ pub const FAMILY: Family = Family { name: "kimi_linear", model_types: &["kimi_li
 struct Kind {
     full: bool,
     sparse: bool,
-}
-
-/// Latent attention.
-#[derive(Clone, Copy)]
-struct Latent {
-    heads: usize,
-    /// Elements of a latent query, if queries are made from one.
-    q_rank: Option<usize>,
-    kv_rank: usize,
-    /// Elements of a key's own part and of its shared part.
-    own: usize,
-    shared: usize,
-    value_dim: usize,
-    bias: bool,
 }
 
 /// The delta net.
@@ -78,18 +61,6 @@ struct Values {
     shared: MlpValues,
     routed: ValueId,
     choice: MoeValues,
-}
-
-struct LatentValues {
-    q_latent: Option<ValueId>,
-    q: ValueId,
-    kv_latent: ValueId,
-    shared: ValueId,
-    both: ValueId,
-    own: ValueId,
-    k: ValueId,
-    v: ValueId,
-    attended: ValueId,
 }
 
 struct KdaValues {
@@ -156,7 +127,10 @@ impl Kimi {
             shared: config.positive("qk_rope_head_dim")?,
             value_dim: config.positive("v_head_dim")?,
             bias: config.bool_or("attention_bias", false)?,
+            scale: 0.0,
+            rope: None,
         };
+        let latent = Latent { scale: (latent.key_dim() as f32).powf(-0.5), ..latent };
         let mlp = Mlp { hidden, intermediate: config.positive("intermediate_size")?, activation, bias: false };
         let units = config.positive("moe_intermediate_size")?;
         let shared = config.usize_or("num_shared_experts", 1)?.max(1).saturating_mul(units);
@@ -210,85 +184,6 @@ impl Kimi {
         }
         stream::join(&mut block, 1.0, values.stream);
         block
-    }
-}
-
-impl Latent {
-    fn key_dim(&self) -> usize {
-        self.own + self.shared
-    }
-
-    fn values(&self, builder: &mut ProgramBuilder) -> LatentValues {
-        let heads = self.heads;
-        LatentValues {
-            q_latent: self.q_rank.map(|rank| builder.tokens("q_latent", rank)),
-            q: builder.tokens("q", heads * self.key_dim()),
-            kv_latent: builder.tokens("kv_latent", self.kv_rank),
-            shared: builder.tokens("k_shared", self.shared),
-            both: builder.tokens("k_and_v", heads * (self.own + self.value_dim)),
-            own: builder.tokens("k_own", heads * self.own),
-            k: builder.tokens("k", heads * self.key_dim()),
-            v: builder.tokens("v", heads * self.value_dim),
-            attended: builder.tokens("attended", heads * self.value_dim),
-        }
-    }
-
-    fn put(
-        &self,
-        block: &mut BlockBuilder,
-        norm: Norm,
-        hidden: usize,
-        v: &LatentValues,
-        (from, to): (ValueId, ValueId),
-    ) {
-        let (heads, key_dim, value_dim) = (self.heads, self.key_dim(), self.value_dim);
-        match (self.q_rank, v.q_latent) {
-            (Some(rank), Some(latent)) => {
-                let map = Map::columns(rank, hidden).with_bias(self.bias);
-                block.linear("q_a_proj", "self_attn.q_a_proj", map, from, latent);
-                norm.put(block, "self_attn.q_a_layernorm", "q_a_norm", rank, (latent, latent));
-                block.linear("q_b_proj", "self_attn.q_b_proj", Map::columns(heads * key_dim, rank), latent, v.q);
-            }
-            _ => block.linear("q_proj", "self_attn.q_proj", Map::columns(heads * key_dim, hidden), from, v.q),
-        }
-        let outputs = self.kv_rank + self.shared;
-        for (role, to, out, first) in
-            [("kv_a_proj", v.kv_latent, self.kv_rank, 0), ("k_shared", v.shared, self.shared, self.kv_rank)]
-        {
-            let stored = Stored { outputs, first, transposed: false };
-            let map = Map::columns(out, hidden).with_bias(self.bias).stored(stored);
-            block.linear(role, "self_attn.kv_a_proj_with_mqa", map, from, to);
-        }
-        norm.put(block, "self_attn.kv_a_layernorm", "kv_a_norm", self.kv_rank, (v.kv_latent, v.kv_latent));
-        let group = self.own + value_dim;
-        let map = Map::columns(heads * group, self.kv_rank);
-        block.linear("kv_b_proj", "self_attn.kv_b_proj", map, v.kv_latent, v.both);
-        for (to, at, len) in [(v.own, 0, self.own), (v.v, self.own, value_dim)] {
-            block.op(TakeColumns { group, at, len }, &[v.both], &[to], &[]);
-        }
-        block.op(JoinHeads { heads }, &[v.own, v.shared], &[v.k], &[]);
-        let kv = block.state(StateDecl {
-            role: "kv",
-            kind: StateKind::Kv { heads, key_dim, value_dim, window: None },
-            rollback: Rollback::Truncate,
-            owner: None,
-        });
-        block.node(KvWrite { heads, key_dim, value_dim }, &[v.k, v.v], &[], &[], &[kv]);
-        let scale = (key_dim as f32).powf(-0.5);
-        let attention = Attention {
-            heads,
-            kv_heads: heads,
-            key_dim,
-            value_dim,
-            scale,
-            window: None,
-            softcap: None,
-            chunk: None,
-            sinks: false,
-        };
-        block.node(attention, &[v.q], &[v.attended], &[], &[kv]);
-        let map = Map::gather(hidden, heads * value_dim).with_bias(self.bias);
-        block.linear("o_proj", "self_attn.o_proj", map, v.attended, to);
     }
 }
 

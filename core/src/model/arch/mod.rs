@@ -6,6 +6,7 @@
 pub mod bamba;
 mod builder;
 pub mod cohere2;
+pub mod deepseek_v3;
 pub mod dense;
 pub mod ernie4_5_moe;
 pub mod exaone4;
@@ -64,6 +65,7 @@ pub struct Family {
 pub const FAMILIES: &[Family] = &[
     bamba::FAMILY,
     cohere2::FAMILY,
+    deepseek_v3::FAMILY,
     ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
     falcon_h1::FAMILY,

@@ -97,7 +97,8 @@ impl Kernel for Rotate {
             let rows = out[seq.first as usize * self.width..].chunks_mut(self.width);
             for (row, position) in rows.zip(seq.past..seq.past + seq.tokens) {
                 let turns = &table.values[position as usize * size..][..size];
-                rotate(self.isa, row, turns, self.rope.head_dim, interleaved);
+                let sizes = (self.rope.head_dim, self.rope.offset);
+                rotate(self.isa, row, turns, sizes, interleaved);
             }
         }
         cx.values.put(self.out, out);
@@ -107,13 +108,15 @@ impl Kernel for Rotate {
 
 per_isa! {
     /// Turns every head of a row in place.
-    fn rotate = rotate_body(row: &mut [f32], turns: &[f32], head_dim: usize, interleaved: bool)
+    fn rotate = rotate_body(row: &mut [f32], turns: &[f32], sizes: (usize, usize), interleaved: bool)
 }
 
 #[inline(always)]
-fn rotate_body<const FMA: bool>(row: &mut [f32], turns: &[f32], head_dim: usize, interleaved: bool) {
+fn rotate_body<const FMA: bool>(row: &mut [f32], turns: &[f32], sizes: (usize, usize), interleaved: bool) {
     let (cos, sin) = turns.split_at(turns.len() / 2);
+    let (head_dim, offset) = sizes;
     for head in row.chunks_exact_mut(head_dim) {
+        let head = &mut head[offset..];
         if interleaved {
             for ((pair, c), s) in head.chunks_exact_mut(2).zip(cos).zip(sin) {
                 let (a, b) = (pair[0], pair[1]);

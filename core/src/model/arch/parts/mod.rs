@@ -8,6 +8,7 @@ pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod gated_attention;
 pub(crate) mod kinds;
+pub(crate) mod latent;
 pub(crate) mod mamba;
 pub(crate) mod mlp;
 pub(crate) mod moe;

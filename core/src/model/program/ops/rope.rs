@@ -3,6 +3,7 @@
 //! Reads x `[T, heads * head_dim]`; writes the same shape. Token t of a sequence stands at its absolute position p.
 //! Pair i of a head, i < r/2 with r = 2 * inv_freq.len() <= head_dim, turns by the angle p * inv_freq[i]:
 //! (a, b) -> (a cos - b sin, b cos + a sin), cos and sin scaled by `magnitude`. Elements from r on pass through.
+//! With an `offset` all this is about the elements from there on, and those before it pass through too.
 //! Half-split pairs element i with i + r/2; interleaved pairs 2i with 2i + 1.
 
 use crate::model::program::op::NodeView;
@@ -30,6 +31,8 @@ pub struct Rope {
     pub magnitude: f32,
     /// How pairs are laid out.
     pub pairs: RopePairs,
+    /// Elements of a head before the rotating ones.
+    pub offset: usize,
     /// Other angles for long sequences, if any.
     pub long: Option<LongRope>,
 }
@@ -56,8 +59,8 @@ impl Rope {
     /// The two element indices of pair `i` within a head.
     pub fn pair(&self, i: usize) -> (usize, usize) {
         match self.pairs {
-            RopePairs::HalfSplit => (i, i + self.inv_freq.len()),
-            RopePairs::Interleaved => (2 * i, 2 * i + 1),
+            RopePairs::HalfSplit => (self.offset + i, self.offset + i + self.inv_freq.len()),
+            RopePairs::Interleaved => (self.offset + 2 * i, self.offset + 2 * i + 1),
         }
     }
 }

@@ -101,7 +101,7 @@ pub fn facts(model: &Model) -> Result<ModelFacts, ToolError> {
     let checkpoint: &Checkpoint = &model.checkpoint;
     let program = &model.program;
     let bytes: BTreeMap<String, u64> =
-        checkpoint.bytes_by_dtype().into_iter().map(|(dtype, bytes)| (dtype.name().to_string(), bytes)).collect();
+        checkpoint.bytes_by_form().into_iter().map(|(form, bytes)| (form.to_string(), bytes)).collect();
     let generation = checkpoint.generation();
     Ok(ModelFacts {
         path: checkpoint.path().display().to_string(),

@@ -289,7 +289,7 @@ fn as_stored(model: &Model) -> ExecutorInfo {
         drafts: false,
         long_above: model.program.long_above(),
         kv_row_bytes: dims.into_iter().map(|dim| (dim, dim * STATE_BYTES)).collect(),
-        stored_bytes: model.checkpoint.tensors().map(|t| (t.name().to_string(), t.bytes().len() as u64)).collect(),
+        stored_bytes: model.checkpoint.tensors().map(|t| (t.name().to_string(), t.stored_bytes() as u64)).collect(),
         precision: (Precision::F32, Precision::F32),
         memory: MemoryUse::default(),
     }

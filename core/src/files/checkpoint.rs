@@ -242,7 +242,16 @@ impl Checkpoint {
     pub fn bytes_by_dtype(&self) -> BTreeMap<DType, u64> {
         let mut out = BTreeMap::new();
         for tensor in self.tensors() {
-            *out.entry(tensor.dtype()).or_default() += tensor.bytes().len() as u64;
+            *out.entry(tensor.dtype()).or_default() += tensor.stored_bytes() as u64;
+        }
+        out
+    }
+
+    /// Bytes of weights by how they are stored: element types, and formats of packed weights.
+    pub fn bytes_by_form(&self) -> BTreeMap<&'static str, u64> {
+        let mut out = BTreeMap::new();
+        for tensor in self.tensors() {
+            *out.entry(tensor.stored_as()).or_default() += tensor.stored_bytes() as u64;
         }
         out
     }

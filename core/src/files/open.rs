@@ -3,7 +3,7 @@
 use super::checkpoint::{Checkpoint, Container, Generation, NoConfig, StorageFacts};
 use super::error::FileError;
 use super::tensor::StoredTensor;
-use super::{open_gguf, safetensors};
+use super::{open_gguf, packed, safetensors};
 use crate::json::{self, Config};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,16 +116,14 @@ fn open_safetensors(
     let template_file = beside("chat_template.jinja");
     let wrapped = config.as_ref().is_some_and(|config| config.has("text_config"));
     let text = config.as_ref().map(Config::text).transpose()?;
-    if let Some(config) = &text {
-        refuse_quantised(path, config)?;
-    }
     let ids =
         special_ids(text.as_ref(), generation_config.as_ref(), tokenizer_config.as_ref(), tokenizer_json.as_deref())?;
+    let tensors = by_name(path, tensors, wrapped)?;
+    let config = config.ok_or(NoConfig::NoFile);
     Ok(Checkpoint {
         path: path.into(),
         container: Container::Safetensors,
         storage: text.as_ref().map(StorageFacts::of_safetensors).unwrap_or_default(),
-        config: config.ok_or(NoConfig::NoFile),
         metadata: None,
         tokenizer_config,
         tokenizer_json,
@@ -133,7 +131,11 @@ fn open_safetensors(
         generation: generation_config.as_ref().map(generation).transpose()?.unwrap_or_default(),
         eos_ids: ids.eos,
         bos_id: ids.bos,
-        tensors: by_name(path, tensors, wrapped)?,
+        tensors: match &config {
+            Ok(config) => packed::gather(path, config, tensors)?,
+            Err(_) => tensors,
+        },
+        config,
         files,
         manifest: OnceLock::new(),
     })
@@ -150,17 +152,6 @@ impl StorageFacts {
         let is_zero_centred = family.is_some_and(|family| ZERO_CENTRED.contains(&family));
         Self { norm_weight_offset: f32::from(u8::from(is_zero_centred)), ..Self::default() }
     }
-}
-
-fn refuse_quantised(path: &Path, config: &Config) -> Result<(), FileError> {
-    for key in ["quantization_config", "quantization"] {
-        let Some(quantisation) = config.opt_object(key)? else { continue };
-        let method = quantisation.opt_str("quant_method")?.unwrap_or("unnamed").to_string();
-        let what = format!("quantisation method `{method}` in `{key}`");
-        let supported = "plain F32, F16 and BF16 tensors in safetensors, and the quantised types of GGUF".into();
-        return Err(FileError::Unsupported { path: path.into(), what, supported });
-    }
-    Ok(())
 }
 
 /// Tensors by name; those of a wrapper's text model under the names they have without the wrapper.

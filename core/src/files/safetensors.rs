@@ -18,8 +18,7 @@ use std::sync::Arc;
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Element types that the format has and we do not read.
-const KNOWN: &[&str] =
-    &["C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0"];
+const KNOWN: &[&str] = &["C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"];
 
 /// The tensors of one file.
 pub(super) fn open_file(path: &Path) -> Result<Vec<StoredTensor>, FileError> {

@@ -3,13 +3,14 @@
 use super::dtype::DType;
 use super::error::FileError;
 use super::map::Bytes;
+use super::packed::Packed;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A tensor as stored. Cheap to clone.
 ///
 /// The shape is in PyTorch order: row-major, the last dimension contiguous. A row is a run of the last dimension, and
-/// all bytes of a row lie together.
+/// all bytes of a row lie together; a packed weight has no bytes of its own, only values row by row.
 #[derive(Clone, Debug)]
 pub struct StoredTensor(Arc<Inner>);
 
@@ -22,8 +23,16 @@ struct Inner {
     rows: usize,
     row_len: usize,
     row_bytes: usize,
-    file: Arc<Bytes>,
-    start: usize,
+    data: Data,
+}
+
+/// Where the values are.
+#[derive(Clone, Debug)]
+enum Data {
+    /// In one run of bytes.
+    Bytes { file: Arc<Bytes>, start: usize },
+    /// In several tensors; the first row of theirs that counts.
+    Packed { format: &'static str, packed: Arc<dyn Packed>, first: usize },
 }
 
 /// What a container says of a tensor.
@@ -91,7 +100,28 @@ impl StoredTensor {
             return Err(facts.fault("its bytes lie past the end of the file"));
         }
         let TensorFacts { name, stored_name, dtype, shape } = facts;
-        Ok(Self(Arc::new(Inner { name, stored_name, dtype, shape, rows, row_len, row_bytes, file, start })))
+        let data = Data::Bytes { file, start };
+        Ok(Self(Arc::new(Inner { name, stored_name, dtype, shape, rows, row_len, row_bytes, data })))
+    }
+
+    /// The weight `name` of `shape` made of the tensors of `packed`, in the format called `format`.
+    pub(super) fn packed(name: &str, format: &'static str, shape: &[usize], packed: Arc<dyn Packed>) -> Self {
+        let stored_name = packed.parts().first().map_or(name, |part| part.stored_name()).to_string();
+        Self::from_packed(name, stored_name, shape, Data::Packed { format, packed, first: 0 })
+    }
+
+    fn from_packed(name: &str, stored_name: String, shape: &[usize], data: Data) -> Self {
+        let (row_len, leading) = shape.split_last().map_or((1, &[][..]), |(last, leading)| (*last, leading));
+        Self(Arc::new(Inner {
+            name: name.into(),
+            stored_name,
+            dtype: DType::PACKED,
+            shape: shape.to_vec(),
+            rows: leading.iter().product(),
+            row_len,
+            row_bytes: 0,
+            data,
+        }))
     }
 
     /// A tensor over bytes held in memory.
@@ -117,7 +147,7 @@ impl StoredTensor {
 
     /// The same tensor under another name.
     pub fn renamed(&self, name: &str) -> Self {
-        let Inner { stored_name, dtype, shape, rows, row_len, row_bytes, file, start, .. } = &*self.0;
+        let Inner { stored_name, dtype, shape, rows, row_len, row_bytes, data, .. } = &*self.0;
         Self(Arc::new(Inner {
             name: name.into(),
             stored_name: stored_name.clone(),
@@ -126,8 +156,7 @@ impl StoredTensor {
             rows: *rows,
             row_len: *row_len,
             row_bytes: *row_bytes,
-            file: file.clone(),
-            start: *start,
+            data: data.clone(),
         }))
     }
 
@@ -136,7 +165,7 @@ impl StoredTensor {
     /// # Errors
     /// Rows outside the tensor, elements of a vector stored in blocks, or a shape of another size.
     pub fn part(&self, name: &str, rows: Range<usize>, shape: &[usize]) -> Result<Self, FileError> {
-        let Inner { stored_name, dtype, file, start, row_bytes, .. } = &*self.0;
+        let Inner { stored_name, dtype, data, row_bytes, .. } = &*self.0;
         let (count, size) = match self.shape() {
             [n] if dtype.block_elems() == 1 => (*n, row_bytes.checked_div(*n).unwrap_or(0)),
             _ => (self.rows(), *row_bytes),
@@ -146,10 +175,16 @@ impl StoredTensor {
         }
         let facts =
             TensorFacts { name: name.into(), stored_name: stored_name.clone(), dtype: *dtype, shape: shape.to_vec() };
-        if facts.bytes()? != rows.len() * size {
-            return Err(facts.fault(&format!("{} rows of {size} bytes are meant", rows.len())));
+        match data {
+            Data::Bytes { file, start } if facts.bytes()? == rows.len() * size => {
+                Self::new(facts, file.clone(), start + rows.start * size)
+            }
+            Data::Packed { format, packed, first } if facts.split()? == (rows.len(), self.row_len()) => {
+                let data = Data::Packed { format, packed: packed.clone(), first: first + rows.start };
+                Ok(Self::from_packed(name, stored_name.clone(), shape, data))
+            }
+            _ => Err(facts.fault(&format!("{} rows are meant", rows.len()))),
         }
-        Self::new(facts, file.clone(), start + rows.start * size)
     }
 
     /// A copy with the last two axes swapped.
@@ -161,6 +196,17 @@ impl StoredTensor {
         let mut facts =
             TensorFacts { name: name.clone(), stored_name: stored_name.clone(), dtype: *dtype, shape: shape.clone() };
         let axes = shape.len();
+        if let (Data::Packed { format, packed, first: 0 }, true) = (&self.0.data, axes >= 2)
+            && let Some(packed) = packed.transposed()
+        {
+            facts.shape.swap(axes - 2, axes - 1);
+            let data = Data::Packed { format, packed, first: 0 };
+            return Ok(Self::from_packed(&facts.name, facts.stored_name, &facts.shape, data));
+        }
+        if matches!(self.0.data, Data::Packed { .. }) {
+            let values = Self::from_f32(&facts.name, &facts.shape, &self.to_f32())?;
+            return values.transposed();
+        }
         if axes < 2 || dtype.block_elems() != 1 {
             return Err(facts.fault("it cannot be transposed"));
         }
@@ -213,15 +259,38 @@ impl StoredTensor {
         self.0.row_len
     }
 
-    /// Bytes of one row.
+    /// How it is stored: the name of its element type, or of the format of a packed weight.
+    pub fn stored_as(&self) -> &'static str {
+        match &self.0.data {
+            Data::Bytes { .. } => self.0.dtype.name(),
+            Data::Packed { format, .. } => format,
+        }
+    }
+
+    /// Bytes it takes as stored, with scales and all that belongs to it. Of a part of a packed weight: its share.
+    pub fn stored_bytes(&self) -> usize {
+        match &self.0.data {
+            Data::Bytes { .. } => self.0.rows * self.0.row_bytes,
+            Data::Packed { packed, .. } => {
+                let whole: usize = packed.parts().iter().map(Self::stored_bytes).sum();
+                let all = packed.rows().max(1);
+                (whole as u128 * self.0.rows.min(all) as u128 / all as u128) as usize
+            }
+        }
+    }
+
+    /// Bytes of one row; none of a packed weight.
     pub fn row_size(&self) -> usize {
         self.0.row_bytes
     }
 
-    /// All its bytes as they lie in the file. They need not be aligned to the element size.
+    /// All its bytes as they lie in the file. They need not be aligned to the element size. A packed weight has none.
     pub fn bytes(&self) -> &[u8] {
-        let Inner { file, start, rows, row_bytes, .. } = &*self.0;
-        &file[*start..start + rows * row_bytes]
+        let Inner { data, rows, row_bytes, .. } = &*self.0;
+        match data {
+            Data::Bytes { file, start } => &file[*start..start + rows * row_bytes],
+            Data::Packed { .. } => &[],
+        }
     }
 
     /// The bytes of a range of rows.
@@ -246,14 +315,20 @@ impl StoredTensor {
         if out.len() != needed {
             return Err(FileError::Buffer { name: self.name().into(), needed, given: out.len() });
         }
-        self.dtype().dequant(bytes, out);
+        match &self.0.data {
+            Data::Bytes { .. } => self.dtype().dequant(bytes, out),
+            Data::Packed { packed, first, .. } => packed.read(first + range.start..first + range.end, out),
+        }
         Ok(())
     }
 
     /// All its values as f32.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.elems()];
-        self.dtype().dequant(self.bytes(), &mut out);
+        match &self.0.data {
+            Data::Bytes { .. } => self.dtype().dequant(self.bytes(), &mut out),
+            Data::Packed { packed, first, .. } => packed.read(*first..first + self.rows(), &mut out),
+        }
         out
     }
 }

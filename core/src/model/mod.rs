@@ -109,7 +109,7 @@ impl Model {
     /// Bytes as stored of every tensor and of every weight that is a part of one, by name.
     pub fn stored_bytes(&self) -> Vec<(String, u64)> {
         let all = self.checkpoint.tensors().chain(self.views.values());
-        all.map(|tensor| (tensor.name().to_string(), tensor.bytes().len() as u64)).collect()
+        all.map(|tensor| (tensor.name().to_string(), tensor.stored_bytes() as u64)).collect()
     }
 
     /// Every weight that is not a whole tensor as stored.

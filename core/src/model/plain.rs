@@ -72,7 +72,7 @@ impl PlainExecutor {
             stored_bytes: model.stored_bytes(),
             precision: (Precision::F32, Precision::F32),
             memory: MemoryUse {
-                weights_bytes: model.checkpoint.tensors().map(|t| t.bytes().len() as u64).sum(),
+                weights_bytes: model.checkpoint.tensors().map(|t| t.stored_bytes() as u64).sum(),
                 state_bytes: (positions * program.kv_bytes_per_token(|dim| dim * 4)) as u64
                     + 2 * sizes.slots as u64 * program.slot_bytes(),
                 ..MemoryUse::default()

@@ -176,7 +176,7 @@ impl Sizes {
 
     /// Bytes the weights and this much state take, the state at `row_bytes` a key or value row of one head.
     fn needed_bytes(&self, model: &Model, row_bytes: impl Fn(usize) -> usize) -> u64 {
-        let weights: u64 = model.checkpoint.tensors().map(|tensor| tensor.bytes().len() as u64).sum();
+        let weights: u64 = model.checkpoint.tensors().map(|tensor| tensor.stored_bytes() as u64).sum();
         let token = model.program.kv_bytes_per_token(row_bytes) as u64;
         let state = (self.blocks * BLOCK_TOKENS) as u64;
         // Recurrent state is held twice: as it is, and as it was before tokens on trial.

@@ -153,7 +153,7 @@ pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildEr
         .kernels
         .iter()
         .flat_map(|k| k.stored_bytes())
-        .filter_map(|(name, _)| model.tensor(&name).map(|t| t.bytes().len() as u64))
+        .filter_map(|(name, _)| model.tensor(&name).map(|t| t.stored_bytes() as u64))
         .sum();
     let memory = MemoryUse {
         weights_bytes: weights_bytes(model).saturating_sub(repacked),
@@ -256,7 +256,7 @@ fn own_kernel(style: Style, node: Lowering<'_>) -> Result<Box<dyn Kernel>, Build
 }
 
 fn weights_bytes(model: &Model) -> u64 {
-    model.checkpoint.tensors().map(|t| t.bytes().len() as u64).sum()
+    model.checkpoint.tensors().map(|t| t.stored_bytes() as u64).sum()
 }
 
 fn check_memory(

@@ -47,10 +47,14 @@ formats! {
     F16 = plain::F16, "IEEE half precision.";
     F32 = plain::F32, "IEEE single precision.";
     F64 = plain::F64, "IEEE double precision.";
+    F8_E4M3 = plain::F8_E4M3, "Float of 8 bits, 4 of them exponent, without infinities.";
+    F8_E5M2 = plain::F8_E5M2, "Float of 8 bits, 5 of them exponent.";
+    F8_E8M0 = plain::F8_E8M0, "Power of two, the exponent in a byte.";
     I16 = plain::I16, "Signed 16-bit integer.";
     I32 = plain::I32, "Signed 32-bit integer.";
     I64 = plain::I64, "Signed 64-bit integer.";
     I8 = plain::I8, "Signed 8-bit integer.";
+    PACKED = plain::PACKED, "A weight of several tensors: codes, scales and what belongs to them.";
     Q2_K = q2_k::FORMAT, "2 bits, super-blocks of 256.";
     Q3_K = q3_k::FORMAT, "3 bits, super-blocks of 256.";
     Q4_0 = q4_0::FORMAT, "4 bits, blocks of 32, a scale.";

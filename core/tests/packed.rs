@@ -1,4 +1,5 @@
-//! Packed weights against the values that the libraries which own the formats read.
+//! Packed weights against the values that the libraries which own the formats read: the same to the bit.
+#![allow(clippy::print_stderr)]
 
 use crit_core::digest::Digest;
 use crit_core::files::{Checkpoint, DType};
@@ -21,22 +22,15 @@ fn cases() -> Vec<PathBuf> {
     found
 }
 
-/// Formats whose definition leaves the order of two roundings open, or fuses a product with a sum: one unit in the last
-/// place of the largest value (2^-23, and half of that again for the sum) is then as exact as two readers get.
-const OPEN: &[&str] = &["bnb_4bit", "bnb_int8", "fp8", "mlx", "nvfp4"];
-const OPEN_UNITS: f64 = 3e-7;
-
 #[test]
 fn values_are_those_of_the_owning_libraries() {
-    let mut seen: BTreeMap<&'static str, (usize, usize)> = BTreeMap::new();
+    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
     let cases = cases();
     assert!(!cases.is_empty(), "cases are committed");
     for folder in cases {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|error| panic!("{name}: {error}"));
         let golden: Value = serde_json::from_slice(&std::fs::read(folder.join("golden.json")).unwrap()).unwrap();
-        let bytes = std::fs::read(folder.join("dequant.safetensors")).unwrap();
-        let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         for (weight, facts) in golden["all_weights"].as_object().unwrap() {
             let tensor = checkpoint.tensor(weight).unwrap_or_else(|| panic!("{name}: no {weight}"));
             let shape: Vec<usize> = serde_json::from_value(facts["shape"].clone()).unwrap();
@@ -45,15 +39,8 @@ fn values_are_those_of_the_owning_libraries() {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             let same = Digest::of(&bytes).to_string() == facts["sha256_f32le"].as_str().unwrap();
             let form = tensor.stored_as();
-            let count = seen.entry(form).or_default();
-            *count = (count.0 + 1, count.1 + usize::from(same));
-            assert!(same || OPEN.contains(&form), "{name}: {weight} ({form}) differs");
-            let limit = OPEN_UNITS * facts["absmax"].as_f64().unwrap_or(f64::MAX);
-            if let Ok(golden) = stored.tensor(weight) {
-                let golden = golden.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-                let largest = golden.zip(&values).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
-                assert!(same || largest <= limit, "{name}: {weight} ({form}): {largest} > {limit}");
-            }
+            *seen.entry(form).or_default() += 1;
+            assert!(same, "{name}: {weight} ({form}) differs");
             // Any range of rows is the same as its part of the whole.
             if tensor.dtype() == DType::PACKED {
                 let (rows, width) = (tensor.rows(), tensor.row_len());
@@ -64,8 +51,8 @@ fn values_are_those_of_the_owning_libraries() {
             }
         }
     }
-    eprintln!("weights by form (all, equal to the bit): {seen:?}");
-    for format in ["awq", "bnb_4bit", "bnb_int8", "fp8", "gptq", "int8", "int_pack", "mlx", "mxfp4", "mxfp8", "nvfp4"] {
+    eprintln!("weights equal to the bit, by form: {seen:?}");
+    for format in ["awq", "bnb_4bit", "fp8", "gptq", "int_pack", "mlx", "mxfp4", "nvfp4"] {
         assert!(seen.contains_key(format), "no weight in format {format}");
     }
 }

@@ -134,18 +134,10 @@ pub fn cases(root: &Path) -> Vec<Case> {
     out
 }
 
-/// Cases whose weights are stored in a format that is not read yet.
-const FORMATS_TO_COME: &[&str] = &["gpt_oss_mxfp4", "qwen3_fp8"];
-
-/// Whether crit knows the case's family and reads its weight format.
+/// Whether crit knows the case's family.
 pub fn supported(case: &Case) -> bool {
     let kind = case.config("model_type");
-    let known = arch::FAMILIES.iter().any(|f| f.model_types.iter().any(|t| Some(*t) == kind.as_str()));
-    if known && FORMATS_TO_COME.contains(&case.name.as_str()) {
-        skip(&case.name, "its weight format is not read yet");
-        return false;
-    }
-    known
+    arch::FAMILIES.iter().any(|f| f.model_types.iter().any(|t| Some(*t) == kind.as_str()))
 }
 
 /// Drives one sequence through an executor by hand.

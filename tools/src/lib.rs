@@ -12,6 +12,7 @@ pub mod candidate;
 pub mod catalog;
 pub mod checkpoint;
 pub mod context;
+pub mod dequant;
 pub mod embedded;
 pub mod engines;
 pub mod error;

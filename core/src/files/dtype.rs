@@ -59,6 +59,11 @@ impl DType {
         Self::find(|format| format.in_safetensors && format.name == name)
     }
 
+    /// All types, in the order of the list.
+    pub fn all() -> impl Iterator<Item = Self> {
+        FORMATS.iter().map(|(dtype, _)| *dtype)
+    }
+
     /// The names of all types for which `keep` holds, for messages.
     pub fn names(keep: impl Fn(&Format) -> bool) -> String {
         let names: Vec<_> = FORMATS.iter().map(|(_, format)| *format).filter(|f| keep(f)).map(|f| f.name).collect();

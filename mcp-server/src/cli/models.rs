@@ -1,5 +1,6 @@
 //! `crit models`: look at a checkpoint, tokenize with it, get its logits.
 
+mod dequant;
 mod quantize;
 mod synth;
 
@@ -22,6 +23,8 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Action {
+    /// Write the values of one tensor as f32.
+    Dequant(dequant::Args),
     /// Write the checkpoint in another form, with a record of the errors.
     Quantize(quantize::Args),
     /// Write a random checkpoint of a config's shapes, for measuring speed.
@@ -64,6 +67,7 @@ enum Action {
 /// The model or the input cannot be used.
 pub fn run(args: &Args, _: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
     match &args.action {
+        Action::Dequant(args) => dequant::run(args, printer)?,
         Action::Quantize(args) => quantize::run(args, printer)?,
         Action::Synth(args) => synth::run(args, printer)?,
         Action::Inspect { model } => {

@@ -14,6 +14,9 @@ pub(super) const FORMAT: WeightFormat = WeightFormat {
     gather,
 };
 
+/// 1 / 127 as the library has it.
+const INVERSE_127: f32 = 7.874_015_7e-3;
+
 #[derive(Debug)]
 struct Int8([StoredTensor; 2]);
 
@@ -51,7 +54,7 @@ impl Packed for Int8 {
         for (row, out) in rows.zip(out.chunks_exact_mut(width.max(1))) {
             codes.dtype().dequant(&codes.bytes()[row * width..(row + 1) * width], out);
             let largest = floats(largest, row, 1)[0];
-            out.iter_mut().for_each(|value| *value = *value * largest / 127.0);
+            out.iter_mut().for_each(|value| *value = *value * largest * INVERSE_127);
         }
     }
 }

@@ -69,11 +69,11 @@ impl Packed for Nvfp4 {
             let codes = &codes.bytes()[row * bytes..(row + 1) * bytes];
             let scales = floats(scales, row * groups, groups);
             for (i, value) in out.iter_mut().enumerate() {
-                let scale = match self.global {
-                    Global::Multiplies(global) => scales[i / GROUP] * global,
-                    Global::Divides(global) => scales[i / GROUP] / global,
+                *value = match self.global {
+                    // ModelOpt's own reader knows one zero: adding 0 makes -0 it.
+                    Global::Multiplies(global) => e2m1_at(codes, i) * (scales[i / GROUP] * global) + 0.0,
+                    Global::Divides(global) => e2m1_at(codes, i) * (scales[i / GROUP] / global),
                 };
-                *value = e2m1_at(codes, i) * scale;
             }
         }
     }

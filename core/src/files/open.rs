@@ -24,6 +24,7 @@ const ZERO_CENTRED: &[&str] = &[
     "qwen3_5_text",
     "qwen3_next",
     "qwen4_exp",
+    "qwen4_exp_text",
 ];
 
 /// Where a wrapper checkpoint keeps its text model, and the plain names.

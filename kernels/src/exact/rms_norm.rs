@@ -7,6 +7,7 @@ use crit_core::runtime::EngineError;
 
 struct Norm {
     factors: Vec<f32>,
+    group: usize,
     eps: f64,
     from: ValueId,
     out: ValueId,
@@ -19,7 +20,8 @@ pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> 
         None => vec![1.0; op.group],
     };
     let n = node.view.node;
-    Ok(Box::new(Norm { factors, eps: f64::from(op.eps), from: n.reads[0], out: n.writes[0] }))
+    let group = op.group;
+    Ok(Box::new(Norm { factors, group, eps: f64::from(op.eps), from: n.reads[0], out: n.writes[0] }))
 }
 
 impl Kernel for Norm {
@@ -33,10 +35,11 @@ impl Kernel for Norm {
         if self.from != self.out {
             out[..n].copy_from_slice(cx.values.get(self.from));
         }
-        for group in out[..n].chunks_mut(self.factors.len()) {
+        for (i, group) in out[..n].chunks_mut(self.group).enumerate() {
+            let factors = &self.factors[i * self.group % self.factors.len()..];
             let squares: f64 = group.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
             let scale = (1.0 / (squares / group.len() as f64 + self.eps).sqrt()) as f32;
-            group.iter_mut().zip(&self.factors).for_each(|(v, f)| *v = *v * scale * f);
+            group.iter_mut().zip(factors).for_each(|(v, f)| *v = *v * scale * f);
         }
         cx.values.put(self.out, out);
         Ok(())

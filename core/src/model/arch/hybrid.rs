@@ -25,31 +25,31 @@ use crate::model::program::{Program, ValueId};
 
 /// A hybrid decoder.
 pub(super) struct Hybrid {
-    arch: &'static str,
-    ends: Ends,
-    max_context: usize,
-    norm: Norm,
-    attention: GatedAttention,
-    delta: DeltaNet,
-    mlp: Mlp,
-    experts: Option<Experts>,
+    pub(super) arch: &'static str,
+    pub(super) ends: Ends,
+    pub(super) max_context: usize,
+    pub(super) norm: Norm,
+    pub(super) attention: GatedAttention,
+    pub(super) delta: DeltaNet,
+    pub(super) mlp: Mlp,
+    pub(super) experts: Option<Experts>,
     /// Each layer's kind.
-    layers: Vec<Kind>,
+    pub(super) layers: Vec<Kind>,
 }
 
 /// What tells layers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
+pub(super) struct Kind {
     /// Attends; a delta net otherwise.
-    full: bool,
+    pub(super) full: bool,
     /// Has experts; an MLP otherwise.
-    sparse: bool,
+    pub(super) sparse: bool,
 }
 
 /// Routed experts and the shared one.
-struct Experts {
-    routed: Moe,
-    shared: SharedExpert,
+pub(super) struct Experts {
+    pub(super) routed: Moe,
+    pub(super) shared: SharedExpert,
 }
 
 /// What a layer works on.
@@ -73,7 +73,7 @@ impl Hybrid {
         let layers = config.positive("num_hidden_layers")?;
         let eps = config.f64_or("rms_norm_eps", 1e-6)? as f32;
         let norm = Norm::Rms { eps, offset: source.storage.norm_weight_offset };
-        let names = ["linear_attention", "full_attention"];
+        let names = ["linear_attention", "full_attention", "indexed_attention"];
         let interval = config.usize_or("full_attention_interval", 4)?.max(1);
         let full = kinds(source, "layer_types", &names, layers, |i| usize::from((i + 1) % interval == 0))?;
         let activation = known_activation("hidden_act", config.opt_str("hidden_act")?.unwrap_or("silu"))?;
@@ -86,7 +86,7 @@ impl Hybrid {
             delta: delta_net(source, hidden, eps, fused_by_head)?,
             mlp: Mlp { hidden, intermediate: config.usize_or("intermediate_size", 0)?, activation, bias: false },
             experts: None,
-            layers: full.into_iter().map(|kind| Kind { full: kind == 1, sparse: false }).collect(),
+            layers: full.into_iter().map(|kind| Kind { full: kind > 0, sparse: false }).collect(),
         })
     }
 

@@ -43,6 +43,7 @@ pub mod qwen3_5;
 pub mod qwen3_5_moe;
 pub mod qwen3_moe;
 pub mod qwen3_next;
+pub mod qwen4_exp;
 pub mod rope;
 pub mod smollm3;
 
@@ -98,6 +99,7 @@ pub const FAMILIES: &[Family] = &[
     qwen3_5_moe::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
+    qwen4_exp::FAMILY,
     smollm3::FAMILY,
 ];
 

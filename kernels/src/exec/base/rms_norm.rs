@@ -14,6 +14,7 @@ const CHUNK: usize = 16_384;
 struct Norm {
     isa: Isa,
     factors: Vec<f32>,
+    group: usize,
     eps: f32,
     from: ValueId,
     out: ValueId,
@@ -27,7 +28,8 @@ pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> 
         None => vec![1.0; op.group],
     };
     let (n, width) = (node.view.node, node.view.write_width(0));
-    Ok(Box::new(Norm { isa: node.isa, factors, eps: op.eps, from: n.reads[0], out: n.writes[0], width }))
+    let group = op.group;
+    Ok(Box::new(Norm { isa: node.isa, factors, group, eps: op.eps, from: n.reads[0], out: n.writes[0], width }))
 }
 
 impl Kernel for Norm {
@@ -48,7 +50,7 @@ impl Kernel for Norm {
             if let Some(from) = from {
                 part.copy_from_slice(&from[start..start + part.len()]);
             }
-            norm_rows(self.isa, part, &self.factors, self.eps);
+            norm_rows(self.isa, part, &self.factors, self.group, self.eps);
         });
         cx.values.put(self.out, out);
         done.map_err(|e| EngineError::Kernel { op: "rms_norm".into(), message: e.to_string() })
@@ -56,16 +58,18 @@ impl Kernel for Norm {
 }
 
 per_isa! {
-    /// Norms every group of `factors.len()` elements in place.
-    fn norm_rows = norm_body(rows: &mut [f32], factors: &[f32], eps: f32)
+    /// Norms every group of elements in place; factors repeat.
+    fn norm_rows = norm_body(rows: &mut [f32], factors: &[f32], group: usize, eps: f32)
 }
 
 #[inline(always)]
-fn norm_body<const FMA: bool>(rows: &mut [f32], factors: &[f32], eps: f32) {
-    for group in rows.chunks_exact_mut(factors.len()) {
-        let scale = 1.0 / (dot::<FMA>(group, group) / factors.len() as f32 + eps).sqrt();
-        for (v, f) in group.iter_mut().zip(factors) {
-            *v = *v * scale * f;
+fn norm_body<const FMA: bool>(rows: &mut [f32], factors: &[f32], group: usize, eps: f32) {
+    for part in rows.chunks_exact_mut(factors.len()) {
+        for (part, factors) in part.chunks_exact_mut(group).zip(factors.chunks_exact(group)) {
+            let scale = 1.0 / (dot::<FMA>(part, part) / group as f32 + eps).sqrt();
+            for (v, f) in part.iter_mut().zip(factors) {
+                *v = *v * scale * f;
+            }
         }
     }
 }

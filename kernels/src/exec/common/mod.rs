@@ -12,22 +12,28 @@ mod concat;
 mod embed;
 mod gated_delta;
 mod gated_norm;
+mod indexed_attention;
+mod inject;
 mod join_heads;
 mod kv_write;
 mod layer_norm;
 mod layer_slice;
 mod mamba2;
 mod match_rms;
+mod mean_streams;
 pub(crate) mod moe_experts;
 mod moe_route;
 mod mul;
+mod ngram_embed;
 mod recurrence;
+mod repeat;
 pub(crate) mod rows;
 mod scale;
 mod scale_by_position;
 mod select_rows;
 mod short_conv;
 mod sparsify;
+mod stream_gate;
 mod take_columns;
 
 use super::step::{Kernel, Lowering};
@@ -52,18 +58,24 @@ pub const KERNELS: &[Entry] = &[
     ("embed", embed::lower),
     ("gated_delta", gated_delta::lower),
     ("gated_norm", gated_norm::lower),
+    ("indexed_attention", indexed_attention::lower),
+    ("inject", inject::lower),
     ("join_heads", join_heads::lower),
     ("kv_write", kv_write::lower),
     ("layer_norm", layer_norm::lower),
     ("layer_slice", layer_slice::lower),
     ("mamba2", mamba2::lower),
     ("match_rms", match_rms::lower),
+    ("mean_streams", mean_streams::lower),
     ("moe_route", moe_route::lower),
     ("mul", mul::lower),
+    ("ngram_embed", ngram_embed::lower),
+    ("repeat", repeat::lower),
     ("scale", scale::lower),
     ("scale_by_position", scale_by_position::lower),
     ("select_rows", select_rows::lower),
     ("short_conv", short_conv::lower),
     ("sparsify", sparsify::lower),
+    ("stream_gate", stream_gate::lower),
     ("take_columns", take_columns::lower),
 ];

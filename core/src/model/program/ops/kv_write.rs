@@ -31,7 +31,11 @@ impl Op for KvWrite {
         let (k, v) = (cx.read(0), cx.read(1));
         let state = cx.state(0);
         state.keys.extend(k.chunks(self.heads * self.key_dim).map(<[f32]>::to_vec));
-        state.values.extend(v.chunks(self.heads * self.value_dim).map(<[f32]>::to_vec));
+        match self.value_dim {
+            // Keys alone: what is read as values is not kept.
+            0 => state.values.resize(state.keys.len(), Vec::new()),
+            dim => state.values.extend(v.chunks(self.heads * dim).map(<[f32]>::to_vec)),
+        }
         Ok(())
     }
 

@@ -13,6 +13,8 @@ pub mod embed;
 pub mod gated_act;
 pub mod gated_delta;
 pub mod gated_norm;
+pub mod indexed_attention;
+pub mod inject;
 pub mod join_heads;
 pub mod kv_write;
 pub mod layer_norm;
@@ -20,9 +22,12 @@ pub mod layer_slice;
 pub mod linear;
 pub mod mamba2;
 pub mod match_rms;
+pub mod mean_streams;
 pub mod moe_experts;
 pub mod moe_route;
 pub mod mul;
+pub mod ngram_embed;
+pub mod repeat;
 pub mod rms_norm;
 pub mod rope;
 pub mod scale;
@@ -31,6 +36,7 @@ pub mod select_rows;
 pub mod short_conv;
 pub mod softcap;
 pub mod sparsify;
+pub mod stream_gate;
 pub mod take_columns;
 
 /// Every op's name, sorted: what a backend must cover.
@@ -48,6 +54,8 @@ pub const NAMES: &[&str] = &[
     "gated_act",
     "gated_delta",
     "gated_norm",
+    "indexed_attention",
+    "inject",
     "join_heads",
     "kv_write",
     "layer_norm",
@@ -55,9 +63,12 @@ pub const NAMES: &[&str] = &[
     "linear",
     "mamba2",
     "match_rms",
+    "mean_streams",
     "moe_experts",
     "moe_route",
     "mul",
+    "ngram_embed",
+    "repeat",
     "rms_norm",
     "rope",
     "scale",
@@ -66,5 +77,6 @@ pub const NAMES: &[&str] = &[
     "short_conv",
     "softcap",
     "sparsify",
+    "stream_gate",
     "take_columns",
 ];

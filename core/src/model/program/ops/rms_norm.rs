@@ -1,7 +1,7 @@
 //! `rms_norm`: y = x / sqrt(mean(x²) + eps) * (weight + offset), over each group of `group` elements.
 //!
 //! Reads x `[T, n]`; writes y `[T, n]` (may be x); n is a multiple of `group`. Weight: `[group]`, shared by all groups,
-//! or none, which stands for 1. With `group` = hidden it is the layer norm of the llama family (Zhang and Sennrich 2019, arXiv:1910.07467); with
+//! or `[n]`, or none, which stands for 1. With `group` = hidden it is the layer norm of the llama family (Zhang and Sennrich 2019, arXiv:1910.07467); with
 //! `group` = head size it is the per-head query/key norm of qwen3 and gemma3. `offset` is 1 where checkpoints store
 //! w and mean 1 + w (gemma from safetensors).
 
@@ -47,10 +47,11 @@ impl Op for RmsNorm {
             false => vec![1.0; self.group],
         };
         let mut out = cx.read(0);
-        for group in out.chunks_mut(self.group) {
+        for (i, group) in out.chunks_mut(self.group).enumerate() {
+            let factors = &factors[i * self.group % factors.len()..];
             let mean = group.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / self.group as f64;
             let scale = 1.0 / (mean + f64::from(self.eps)).sqrt();
-            for (v, factor) in group.iter_mut().zip(&factors) {
+            for (v, factor) in group.iter_mut().zip(factors) {
                 *v = (f64::from(*v) * scale * f64::from(*factor)) as f32;
             }
         }

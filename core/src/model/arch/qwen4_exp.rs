@@ -253,7 +253,7 @@ impl Qwen4 {
         block.op(Inject, &[v.x, v.sublayer, v.by], &[v.x], &[]);
         self.enter(&mut block, "mlp_hyper_connection", v);
         experts.routed.put(&mut block, v.moe, (v.input, v.sublayer));
-        experts.shared.put(&mut block, "mlp.shared_expert", v.shared, (v.input, v.sublayer));
+        experts.shared.join(&mut block, v.shared, (v.input, v.sublayer));
         block.op(Inject, &[v.x, v.sublayer, v.by], &[v.x], &[]);
         block
     }
@@ -354,6 +354,7 @@ impl Qwen4 {
                 window: None,
                 softcap: None,
                 chunk: None,
+                sinks: false,
             },
             index_heads: self.indexer.heads,
             index_dim: self.indexer.dim,

@@ -5,7 +5,7 @@
 //! starts finds zeros.
 
 use super::step::StateKey;
-use crit_core::model::program::Program;
+use crit_core::model::program::{Program, StateKind};
 use crit_core::runtime::StepBatch;
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ impl RecurrentStore {
         for (use_index, place) in program.uses().enumerate() {
             for (state, decl) in program.blocks[place.block].states.iter().enumerate() {
                 let elements = decl.kind.recurrent_elements();
-                if elements > 0 {
+                if matches!(decl.kind, StateKind::Recurrent { .. }) {
                     index.insert(StateKey { use_index, state }, areas.len());
                     let zeros = vec![0.0; elements * slots];
                     areas.push(Area { elements, now: zeros.clone(), saved: zeros });

@@ -26,6 +26,8 @@ mod moe_route;
 mod mul;
 mod ngram_embed;
 mod recurrence;
+#[cfg(test)]
+mod recurrence_tests;
 mod repeat;
 pub(crate) mod rows;
 mod scale;

@@ -9,6 +9,7 @@ mod encode;
 mod error;
 mod gguf;
 mod quantize;
+mod quantize_safetensors;
 mod random;
 mod record;
 mod rows;

@@ -48,6 +48,7 @@ pub fn quantize(
     let job = Job { model: &model, checkpoint: &model.checkpoint, scheme, out, threads, progress };
     match scheme.form {
         Form::Gguf { file_type, base, mixture } => job.gguf(file_type, base, mixture),
+        Form::Safetensors(method) => job.safetensors(method),
     }
 }
 

@@ -18,6 +18,27 @@ pub struct Scheme {
 pub(super) enum Form {
     /// A GGUF file of this `general.file_type`.
     Gguf { file_type: u32, base: DType, mixture: bool },
+    /// A folder of safetensors.
+    Safetensors(Method),
+}
+
+/// How linear maps are stored in safetensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// Blocks of 128 by 128 in E4M3.
+    Fp8Block,
+    /// Rows in E4M3.
+    Fp8Channel,
+    /// Four bits in groups of 128 columns.
+    Int4,
+    /// E2M1 in groups of 32.
+    Mxfp4,
+    /// E2M1 in groups of 16.
+    Nvfp4,
+}
+
+const fn safetensors(name: &'static str, about: &'static str, method: Method) -> Scheme {
+    Scheme { name, about, form: Form::Safetensors(method) }
 }
 
 const fn gguf(name: &'static str, about: &'static str, file_type: u32, base: DType, mixture: bool) -> Scheme {
@@ -28,6 +49,11 @@ const fn gguf(name: &'static str, about: &'static str, file_type: u32, base: DTy
 pub const SCHEMES: &[Scheme] = &[
     gguf("bf16", "GGUF, bfloat16", 32, DType::BF16, false),
     gguf("f16", "GGUF, half precision", 1, DType::F16, false),
+    safetensors("fp8_block", "safetensors, FP8 in blocks of 128 by 128 (weight_scale_inv)", Method::Fp8Block),
+    safetensors("fp8_channel", "safetensors, FP8 with a scale a row (compressed-tensors)", Method::Fp8Channel),
+    safetensors("int4", "safetensors, 4 bits in groups (compressed-tensors pack-quantized)", Method::Int4),
+    safetensors("mxfp4", "safetensors, MXFP4 (compressed-tensors)", Method::Mxfp4),
+    safetensors("nvfp4", "safetensors, NVFP4, weights only (compressed-tensors)", Method::Nvfp4),
     gguf("q4_0", "GGUF, 4 bits in blocks of 32; output head Q6_K", 2, DType::Q4_0, true),
     // The number of the mixture stands for the type alone too: there is none of its own.
     gguf("q4_k", "GGUF, 4 bits in super-blocks of 256, every matrix", 14, DType::Q4_K, false),
@@ -52,6 +78,7 @@ impl Scheme {
     pub fn container(&self) -> &'static str {
         match self.form {
             Form::Gguf { .. } => "gguf",
+            Form::Safetensors(_) => "safetensors",
         }
     }
 }

@@ -25,4 +25,5 @@ pub(crate) use gguf::arch as gguf_arch;
 pub use map::Bytes;
 pub(crate) use open::token_text;
 pub use packed::{FORMATS as WEIGHT_FORMATS, Packed, WeightFormat};
+pub(crate) use packed::{e4m3, e8m0};
 pub use tensor::{StoredTensor, TensorFacts};

@@ -5,6 +5,9 @@
 //! of each other beyond the encoder's own step, so any number of threads can share a matrix.
 
 mod floats;
+mod fp4;
+mod fp8;
+mod int4;
 mod q4_0;
 mod q4_k;
 mod q5_0;
@@ -44,6 +47,10 @@ pub(super) trait Encoder: Send + Sync {
     fn encode(&self, width: usize, values: &mut [f32], out: &mut [Vec<u8>]);
 }
 
+pub(super) use fp4::{Mxfp4, Nvfp4};
+pub(super) use fp8::{Fp8Block, Fp8Channel};
+pub(super) use int4::Int4;
+
 /// Blocks of a GGUF type.
 pub(super) struct Blocks {
     /// The type.
@@ -53,6 +60,11 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// bfloat16.
+    pub(super) fn plain() -> Self {
+        Self { dtype: DType::BF16, row: floats::bf16_row }
+    }
+
     /// The encoder of `dtype`, if there is one.
     pub(super) fn of(dtype: DType) -> Option<Self> {
         let row: fn(&[f32], &mut Vec<u8>) = match dtype {

@@ -30,9 +30,18 @@ fn total(lanes: [f32; LANES]) -> f32 {
 
 /// A scale and codes in `-levels .. levels` for values around zero.
 pub(super) fn signed<const N: usize>(values: &[f32; N], levels: i32) -> (f32, [i8; N]) {
+    let (scale, inverse) = signed_scale(values, levels);
+    let (low, high) = (-levels as f32, levels as f32 - 1.0);
+    (scale, values.map(|value| within(nearest(value * inverse), low, high) as i8))
+}
+
+/// The scale for codes in `-levels .. levels`, and what values are multiplied by before they are rounded to codes; whole
+/// lanes of values are looked at.
+#[allow(clippy::needless_range_loop, reason = "counted lanes are what the compiler makes vectors of")]
+pub(super) fn signed_scale(values: &[f32], levels: i32) -> (f32, f32) {
     let extreme = values.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
     if extreme == 0.0 || !extreme.is_finite() {
-        return (0.0, [0; N]);
+        return (0.0, 0.0);
     }
     let (low, high) = (-levels as f32, levels as f32 - 1.0);
     let mut best = (0.0, 0.0, 0.0);
@@ -56,8 +65,7 @@ pub(super) fn signed<const N: usize>(values: &[f32; N], levels: i32) -> (f32, [i
             best = (gain, along / square, inverse);
         }
     }
-    let (_, scale, inverse) = best;
-    (scale, values.map(|value| within(nearest(value * inverse), low, high) as i8))
+    (best.1, best.2)
 }
 
 /// A scale and a minimum (both at least 0, the minimum to be subtracted) for codes `0 ..= levels`.

@@ -18,7 +18,7 @@ pub(super) fn e2m1_at(bytes: &[u8], index: usize) -> f32 {
 }
 
 /// The value of an E4M3 number: no infinities, one NaN of each sign.
-pub(in super::super) fn e4m3(byte: u8) -> f32 {
+pub(crate) fn e4m3(byte: u8) -> f32 {
     let (exponent, fraction) = (byte >> 3 & 15, f32::from(byte & 7));
     let magnitude = match (exponent, byte & 7) {
         (15, 7) => f32::NAN,
@@ -29,12 +29,12 @@ pub(in super::super) fn e4m3(byte: u8) -> f32 {
 }
 
 /// The value of an E5M2 number: the upper half of half precision.
-pub(in super::super) fn e5m2(byte: u8) -> f32 {
+pub(crate) fn e5m2(byte: u8) -> f32 {
     half::f16::from_bits(u16::from(byte) << 8).to_f32()
 }
 
 /// The value of an E8M0 number: a power of two, or NaN.
-pub(in super::super) fn e8m0(byte: u8) -> f32 {
+pub(crate) fn e8m0(byte: u8) -> f32 {
     if byte == 255 { f32::NAN } else { power_of_two(i32::from(byte) - 127) }
 }
 

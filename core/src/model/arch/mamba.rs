@@ -44,7 +44,7 @@ pub(super) fn mixer(source: &Source<'_>, inner: usize, norm: OutputNorm) -> Resu
 pub(super) fn expanded(source: &Source<'_>) -> Result<usize, ArchError> {
     let (hidden, expand) = (source.config.positive("hidden_size")?, source.config.f64_or("mamba_expand", 2.0)?);
     let inner = hidden as f64 * expand;
-    if !(inner.is_finite() && inner >= 1.0 && inner < 1e9) {
+    if !(1.0..1e9).contains(&inner) {
         let why = format!("{expand} times {hidden} is no width");
         return Err(ArchError::Value { key: "mamba_expand".into(), why });
     }

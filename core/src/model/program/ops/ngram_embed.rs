@@ -38,8 +38,8 @@ impl NgramEmbed {
         let eos = i64::from(self.eos);
         let (mut mixed, mut ended) = (i64::from(token).wrapping_mul(self.multipliers[0]), false);
         let mut rows = Vec::with_capacity(self.sizes.len());
-        for ngram in 0..ngrams {
-            let earlier = before[ngram] as i64 - 1;
+        for (ngram, earlier) in before.iter().enumerate().take(ngrams) {
+            let earlier = *earlier as i64 - 1;
             ended = ended || earlier < 0 || earlier == eos;
             mixed ^= (if ended { eos } else { earlier }).wrapping_mul(self.multipliers[ngram + 1]);
             let own = ngram * heads..(ngram + 1) * heads;

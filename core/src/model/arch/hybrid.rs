@@ -100,7 +100,7 @@ impl Hybrid {
         let step = config.usize_or("decoder_sparse_step", 1)?.max(1);
         let dense = config.opt_usize_list("mlp_only_layers")?.unwrap_or_default();
         for (i, kind) in self.layers.iter_mut().enumerate() {
-            kind.sparse = (i + 1) % step == 0 && !dense.contains(&i);
+            kind.sparse = (i + 1).is_multiple_of(step) && !dense.contains(&i);
         }
         let (count, top_k) = (config.positive("num_experts")?, config.positive("num_experts_per_tok")?);
         if top_k > count {
@@ -108,7 +108,8 @@ impl Hybrid {
             return Err(ArchError::Value { key: "num_experts_per_tok".into(), why });
         }
         let first = self.layers.iter().position(|kind| kind.sparse).unwrap_or(0);
-        let stacked = (source.tensor)(&format!("model.layers.{first}.mlp.experts.gate_up_proj")).is_some();
+        let has = |name: &str| (source.tensor)(&format!("model.layers.{first}.mlp.experts.{name}")).is_some();
+        let (stacked, apart) = (has("gate_up_proj"), has("gate_proj"));
         let routed = Moe {
             hidden: self.ends.hidden,
             route: MoeRoute::softmax(top_k, normalised),
@@ -122,6 +123,9 @@ impl Hybrid {
                 on_input: false,
             },
             tensors: match stacked {
+                _ if apart => {
+                    ExpertTensors::Apart(["mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj"])
+                }
                 true => ExpertTensors::Stacked {
                     gate_up: "mlp.experts.gate_up_proj",
                     down: "mlp.experts.down_proj",

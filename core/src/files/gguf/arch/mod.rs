@@ -4,6 +4,7 @@ mod gemma3;
 mod llama;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 
 use super::{Gguf, Metadata};
 use serde_json::{Map, Value, json};
@@ -23,7 +24,7 @@ pub(crate) struct Arch {
 }
 
 /// All architectures, sorted.
-pub(crate) const ARCHS: &[Arch] = &[gemma3::ARCH, llama::ARCH, qwen2::ARCH, qwen3::ARCH];
+pub(crate) const ARCHS: &[Arch] = &[gemma3::ARCH, llama::ARCH, qwen2::ARCH, qwen3::ARCH, qwen35::ARCH, qwen35::MOE];
 
 /// Names outside the layers.
 const OUTSIDE: &[(&str, &str)] =
@@ -42,6 +43,15 @@ const COMMON: &[(&str, &str)] = &[
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_norm", "post_attention_layernorm"),
     ("ffn_up", "mlp.up_proj"),
+];
+
+/// Tensors within a layer whose names the kind is a part of, or whose plain names have none.
+const WHOLE: &[(&str, &str)] = &[
+    ("ffn_down_exps.weight", "mlp.experts.down_proj"),
+    ("ffn_gate_exps.weight", "mlp.experts.gate_proj"),
+    ("ffn_up_exps.weight", "mlp.experts.up_proj"),
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_dt.bias", "linear_attn.dt_bias"),
 ];
 
 /// The architecture with this `general.architecture`.
@@ -113,6 +123,10 @@ impl Arch {
         };
         if let Some(plain) = find(OUTSIDE, stem) {
             return Some(format!("{plain}.{kind}"));
+        }
+        let (layer, whole) = stored.strip_prefix("blk.")?.split_once('.')?;
+        if let Some(plain) = find(WHOLE, whole) {
+            return Some(format!("model.layers.{}.{plain}", layer.parse::<u32>().ok()?));
         }
         let (layer, part) = stem.strip_prefix("blk.")?.split_once('.')?;
         let plain = find(self.names, part).or_else(|| find(COMMON, part))?;

@@ -28,6 +28,9 @@ pub(crate) enum ExpertTensors {
         /// Stored `[experts, in, out]`.
         transposed: bool,
     },
+    /// One tensor of all experts for each map, `[experts, out, in]`, by the names of gate, up and down (how GGUF files have
+    /// them).
+    Apart([&'static str; 3]),
 }
 
 /// gate, up and down as most families call them.
@@ -142,6 +145,17 @@ impl Moe {
                 };
                 let mut all: Vec<WeightId> = names[first..2].iter().map(|n| one(n, &[width, hidden], 0)).collect();
                 all.push(one(names[2], &[hidden, width], 1));
+                all
+            }
+            ExpertTensors::Apart(names) => {
+                let first = usize::from(self.experts.maps == ExpertMaps::Up);
+                let mut one = |name: &str, [out, input]: [usize; 2], axis| {
+                    let stored = vec![self.experts.experts, out, input];
+                    let view = View { stored, transposed: false, rows: expert * out..(expert + 1) * out };
+                    block.view("expert", name, &[out, input], Some(axis), Some(view))
+                };
+                let mut all: Vec<WeightId> = names[first..2].iter().map(|n| one(n, [width, hidden], 0)).collect();
+                all.push(one(names[2], [hidden, width], 1));
                 all
             }
             ExpertTensors::Stacked { gate_up, down, transposed } => {

@@ -11,6 +11,7 @@ use crate::exec::step::{Kernel, Lowering, StateKey, StepCx};
 use crit_core::model::program::ValueId;
 use crit_core::model::program::ops::gated_delta::{GatedDelta, UNIT_EPS};
 use crit_core::runtime::EngineError;
+use std::hint::black_box;
 
 struct Delta {
     op: GatedDelta,
@@ -171,22 +172,77 @@ fn advance_body<const FMA: bool, const W: usize>(
     overlap: f32,
     out: &mut [f32],
 ) {
-    let (mut seen, mut answer) = ([0.0f32; W], [0.0f32; W]);
     let (state, _) = now.as_chunks_mut::<W>();
-    for ((row, k), q) in state.iter().zip(&rows.decayed_key).zip(&rows.decayed_query) {
-        for j in 0..W {
-            seen[j] = fma::<FMA>(row[j], *k, seen[j]);
-            answer[j] = fma::<FMA>(row[j], *q, answer[j]);
-        }
+    if W == 32 {
+        // One register's columns at a time, so that all sums stay in registers.
+        columns::<FMA, W, 16>(state, 0, rows, v, (beta, overlap), out);
+        columns::<FMA, W, 16>(state, 16, rows, v, (beta, overlap), out);
+    } else {
+        columns::<FMA, W, W>(state, 0, rows, v, (beta, overlap), out);
     }
-    let mut change = [0.0f32; W];
-    for j in 0..W {
-        change[j] = beta * (v[j] - seen[j]);
-        out[j] = fma::<FMA>(overlap, change[j], answer[j]);
+}
+
+/// Columns `at .. at + L` of a block.
+#[inline(always)]
+fn columns<const FMA: bool, const W: usize, const L: usize>(
+    state: &mut [[f32; W]],
+    at: usize,
+    rows: &Rows,
+    v: &[f32],
+    (beta, overlap): (f32, f32),
+    out: &mut [f32],
+) {
+    // Rows in turn go to two sums: one chain of additions would wait for itself.
+    let (mut s0, mut s1, mut a0, mut a1) = ([0.0f32; L], [0.0f32; L], [0.0f32; L], [0.0f32; L]);
+    let (pairs, last) = state.as_chunks::<2>();
+    let ((keys, last_key), (queries, last_query)) =
+        (rows.decayed_key.as_chunks::<2>(), rows.decayed_query.as_chunks::<2>());
+    for (([r0, r1], [k0, k1]), [q0, q1]) in pairs.iter().zip(keys).zip(queries) {
+        look::<FMA, W, L>(r0, at, (*k0, *q0), &mut s0, &mut a0);
+        look::<FMA, W, L>(r1, at, (*k1, *q1), &mut s1, &mut a1);
+    }
+    for ((row, k), q) in last.iter().zip(last_key).zip(last_query) {
+        look::<FMA, W, L>(row, at, (*k, *q), &mut s0, &mut a0);
+    }
+    let (v, out): (&[f32; L], &mut [f32; L]) =
+        (v[at..].first_chunk().expect("as many values"), out[at..].first_chunk_mut().expect("as many outputs"));
+    let mut change = [0.0f32; L];
+    for i in 0..L {
+        change[i] = beta * (v[i] - (s0[i] + s1[i]));
+        out[i] = fma::<FMA>(overlap, change[i], a0[i] + a1[i]);
     }
     for ((row, k), decay) in state.iter_mut().zip(&rows.key).zip(&rows.decay) {
-        for j in 0..W {
-            row[j] = fma::<FMA>(*k, change[j], row[j] * decay);
-        }
+        update::<FMA, W, L>(row, at, (*k, *decay), &change);
+    }
+}
+
+/// What a key and a query see of one row.
+#[inline(always)]
+fn look<const FMA: bool, const W: usize, const L: usize>(
+    row: &[f32; W],
+    at: usize,
+    (k, q): (f32, f32),
+    seen: &mut [f32; L],
+    answer: &mut [f32; L],
+) {
+    let row: &[f32; L] = row[at..].first_chunk().expect("a block's columns");
+    for i in 0..L {
+        seen[i] = fma::<FMA>(row[i], k, seen[i]);
+        answer[i] = fma::<FMA>(row[i], q, answer[i]);
+    }
+}
+
+/// One row: decays it and adds its share of the change.
+#[inline(always)]
+fn update<const FMA: bool, const W: usize, const L: usize>(
+    row: &mut [f32; W],
+    at: usize,
+    (k, decay): (f32, f32),
+    change: &[f32; L],
+) {
+    // Where the row lies is hidden, or the compiler would take one column of many rows at a time.
+    let row: &mut [f32; L] = black_box(row)[at..].first_chunk_mut().expect("a block's columns");
+    for i in 0..L {
+        row[i] = fma::<FMA>(k, change[i], row[i] * decay);
     }
 }

@@ -9,6 +9,7 @@ use crate::exec::step::{Kernel, Lowering, StateKey, StepCx};
 use crit_core::model::program::ValueId;
 use crit_core::model::program::ops::mamba2::Mamba2;
 use crit_core::runtime::EngineError;
+use std::hint::black_box;
 
 struct Scan {
     op: Mamba2,
@@ -132,17 +133,59 @@ advance!(advance1, body1, 1);
 
 #[inline(always)]
 fn advance_body<const FMA: bool, const W: usize>(now: &mut [f32], token: &Token<'_>, out: &mut [f32]) {
-    let (mut input, mut sum) = ([0.0f32; W], [0.0f32; W]);
-    for j in 0..W {
-        input[j] = token.step * token.x[j];
-        sum[j] = token.skip * token.x[j];
-    }
     let (state, _) = now.as_chunks_mut::<W>();
-    for ((row, b), c) in state.iter_mut().zip(token.b).zip(token.c) {
-        for j in 0..W {
-            row[j] = fma::<FMA>(*b, input[j], row[j] * token.decay);
-            sum[j] = fma::<FMA>(*c, row[j], sum[j]);
-        }
+    if W == 32 {
+        // One register's columns at a time, so that all sums stay in registers.
+        columns::<FMA, W, 16>(state, 0, token, out);
+        columns::<FMA, W, 16>(state, 16, token, out);
+    } else {
+        columns::<FMA, W, W>(state, 0, token, out);
     }
-    out.copy_from_slice(&sum);
+}
+
+/// Columns `at .. at + L` of a block.
+#[inline(always)]
+fn columns<const FMA: bool, const W: usize, const L: usize>(
+    state: &mut [[f32; W]],
+    at: usize,
+    token: &Token<'_>,
+    out: &mut [f32],
+) {
+    let (x, out): (&[f32; L], &mut [f32; L]) =
+        (token.x[at..].first_chunk().expect("as many inputs"), out[at..].first_chunk_mut().expect("as many outputs"));
+    let (mut input, mut s0, mut s1) = ([0.0f32; L], [0.0f32; L], [0.0f32; L]);
+    for i in 0..L {
+        input[i] = token.step * x[i];
+        s0[i] = token.skip * x[i];
+    }
+    // Rows in turn go to two sums: one chain of additions would wait for itself.
+    let (pairs, last) = state.as_chunks_mut::<2>();
+    let ((bs, last_b), (cs, last_c)) = (token.b.as_chunks::<2>(), token.c.as_chunks::<2>());
+    for (([r0, r1], [b0, b1]), [c0, c1]) in pairs.iter_mut().zip(bs).zip(cs) {
+        step::<FMA, W, L>(r0, at, (*b0, *c0, token.decay), &input, &mut s0);
+        step::<FMA, W, L>(r1, at, (*b1, *c1, token.decay), &input, &mut s1);
+    }
+    for ((row, b), c) in last.iter_mut().zip(last_b).zip(last_c) {
+        step::<FMA, W, L>(row, at, (*b, *c, token.decay), &input, &mut s0);
+    }
+    for i in 0..L {
+        out[i] = s0[i] + s1[i];
+    }
+}
+
+/// One row: decays it, adds its input, and adds it to the sum.
+#[inline(always)]
+fn step<const FMA: bool, const W: usize, const L: usize>(
+    row: &mut [f32; W],
+    at: usize,
+    (b, c, decay): (f32, f32, f32),
+    input: &[f32; L],
+    sum: &mut [f32; L],
+) {
+    // Where the row lies is hidden, or the compiler would take one column of many rows at a time.
+    let row: &mut [f32; L] = black_box(row)[at..].first_chunk_mut().expect("a block's columns");
+    for i in 0..L {
+        row[i] = fma::<FMA>(b, input[i], row[i] * decay);
+        sum[i] = fma::<FMA>(c, row[i], sum[i]);
+    }
 }

@@ -98,7 +98,8 @@ impl Job<'_> {
         let layout = layout(&entries, &metadata)?;
         let mut slots = layout.slots.iter().copied();
         let mut contents = Vec::new();
-        let mut kept = Vec::new();
+        // Loaders quantise a tied output head, which no tensor stands for, unless it is named.
+        let mut kept = vec!["lm_head".to_string()];
         let mut notes = Vec::new();
         for (tensor, fate) in tensors.iter().zip(fates) {
             let mut note =
@@ -107,8 +108,9 @@ impl Job<'_> {
             contents.push(match fate {
                 Fate::Copied => {
                     note.stored = tensor.stored_as().into();
-                    if is_matrix(tensor) {
-                        kept.push(module(tensor));
+                    let name = module(tensor);
+                    if is_matrix(tensor) && !kept.contains(&name) {
+                        kept.push(name);
                     }
                     Content::Copy(Copy { tensor: (*tensor).clone(), slot: slot()? })
                 }
@@ -177,10 +179,13 @@ impl Job<'_> {
     }
 }
 
-/// A tensor's stored name without what it is of its module.
+/// What the names of a tensor's parts begin with: its module, or its own name where it is no module's weight.
 fn module(tensor: &StoredTensor) -> String {
     let name = tensor.stored_name();
-    name.rsplit_once('.').map_or(name, |(module, _)| module).into()
+    match tensor.name().ends_with(".weight") {
+        true => name.rsplit_once('.').map_or(name, |(module, _)| module).into(),
+        false => name.strip_suffix("_blocks").unwrap_or(name).into(),
+    }
 }
 
 fn is_matrix(tensor: &StoredTensor) -> bool {
@@ -213,7 +218,7 @@ fn fate(method: Method, tensor: &StoredTensor) -> Result<Fate, ExportError> {
     let encoder = Blocks::plain();
     let mut parts = encoder.parts(tensor.rows(), tensor.row_len()).unwrap_or_default();
     for part in &mut parts {
-        part.suffix = ".weight";
+        part.suffix = if name.ends_with(".weight") { ".weight" } else { "" };
         part.shape = tensor.shape().to_vec();
     }
     Ok(Fate::Encoded { encoder: Box::new(encoder), parts, constants: Vec::new() })

@@ -319,7 +319,8 @@ fn qwen3moe(config: &Config, pairs: &mut Pairs) -> Result<(), ExportError> {
             "write safetensors instead (fp8_block, int4, nvfp4, mxfp4)",
         ));
     }
-    pairs.size("expert_count", Some(config.positive("num_experts")?));
+    let experts = if config.has("num_local_experts") { "num_local_experts" } else { "num_experts" };
+    pairs.size("expert_count", Some(config.positive(experts)?));
     pairs.size("expert_used_count", Some(config.positive("num_experts_per_tok")?));
     pairs.size("expert_feed_forward_length", Some(config.positive("moe_intermediate_size")?));
     Ok(())

@@ -194,7 +194,8 @@ fn run(work: &[Box<dyn Work + '_>], sink: &Sink, threads: usize, progress: &Prog
     };
     let sound = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(worker)).collect();
-        handles.into_iter().map(|handle| handle.join().is_ok()).fold(true, |all, one| all && one)
+        // Every one is waited for.
+        handles.into_iter().filter_map(|handle| handle.join().err()).count() == 0
     });
     match first_error.into_inner().ok().flatten() {
         Some(error) => Err(error),

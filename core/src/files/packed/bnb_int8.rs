@@ -14,8 +14,8 @@ pub(super) const FORMAT: WeightFormat = WeightFormat {
     gather,
 };
 
-/// 1 / 127 as the library has it.
-const INVERSE_127: f32 = 7.874_015_7e-3;
+/// Multiplied by, as the library does; a division would round otherwise.
+const INVERSE_127: f32 = 1.0 / 127.0;
 
 #[derive(Debug)]
 struct Int8([StoredTensor; 2]);

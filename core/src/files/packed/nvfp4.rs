@@ -33,11 +33,11 @@ enum Global {
 }
 
 fn gather(_: &Config, tensors: &mut Tensors) -> Result<(), String> {
-    let forms: [(&str, &str, fn(f32) -> Global); 2] = [
-        (".weight_scale_2", ".weight", Global::Multiplies),
-        (".weight_global_scale", ".weight_packed", Global::Divides),
-    ];
-    for (global_end, codes_end, global) in forms {
+    type Means = fn(f32) -> Global;
+    for (global_end, codes_end, global) in [
+        (".weight_scale_2", ".weight", Global::Multiplies as Means),
+        (".weight_global_scale", ".weight_packed", Global::Divides as Means),
+    ] {
         for module in tensors.ending(global_end) {
             if tensors.get(&module, codes_end).is_none_or(|codes| codes.dtype() != DType::U8) {
                 continue;

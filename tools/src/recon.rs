@@ -274,6 +274,7 @@ fn as_stored(model: &Model) -> ExecutorInfo {
             dims.extend([*key_dim, *value_dim]);
         }
     }
+    dims.retain(|dim| *dim > 0);
     dims.sort_unstable();
     dims.dedup();
     ExecutorInfo {

@@ -40,7 +40,8 @@ impl Kernel for Rotate {
         for ((row, position), length) in out[..n].chunks_mut(self.width).zip(&cx.batch.positions).zip(lengths) {
             self.turns.clear();
             self.turns.extend(self.rope.angles(length).iter().map(|freq| {
-                let (sin, cos) = (f64::from(*position) * f64::from(*freq)).sin_cos();
+                let turn = self.rope.turn(*position as usize) as f64;
+                let (sin, cos) = (turn * f64::from(*freq)).sin_cos();
                 let scale = f64::from(self.rope.magnitude);
                 ((cos * scale) as f32, (sin * scale) as f32)
             }));

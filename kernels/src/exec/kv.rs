@@ -161,6 +161,9 @@ impl KvStore {
                 let row = &keys[(t * heads + head) * key_dim..][..key_dim];
                 let at = area.key_at(block, head, offset, self.block_tokens);
                 self.format.write(row, &mut area.bytes[at..at + area.key_row]);
+                if value_dim == 0 {
+                    continue;
+                }
                 let row = &values[(t * heads + head) * value_dim..][..value_dim];
                 let at = area.value_at(block, head, offset, self.block_tokens);
                 self.format.write(row, &mut area.bytes[at..at + area.value_row]);
@@ -193,7 +196,8 @@ impl KvStore {
 
 impl Area {
     fn new(shape: KvShape, format: &dyn KvFormat, block_tokens: usize, blocks: usize) -> Self {
-        let (key_row, value_row) = (format.row_bytes(shape.key_dim), format.row_bytes(shape.value_dim));
+        let bytes = |dim| if dim == 0 { 0 } else { format.row_bytes(dim) };
+        let (key_row, value_row) = (bytes(shape.key_dim), bytes(shape.value_dim));
         let block_bytes = shape.heads * block_tokens * (key_row + value_row);
         Self { shape, bytes: vec![0; block_bytes * blocks], block_bytes, key_row, value_row }
     }

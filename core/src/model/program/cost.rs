@@ -120,7 +120,7 @@ pub fn entry_cost(program: &Program, entry: &super::Entry, axes: &Axes, sizes: &
         total.state_read_bytes += cost.state_read_bytes;
         total.state_write_bytes += cost.state_write_bytes;
         match node.op.name() {
-            "linear" | "moe_experts" => total.linear_flops += cost.flops,
+            "head_linear" | "linear" | "moe_experts" => total.linear_flops += cost.flops,
             _ => total.other_flops += cost.flops,
         }
     }

@@ -130,7 +130,7 @@ pub enum StateKind {
         heads: usize,
         /// Elements of a key row of one head.
         key_dim: usize,
-        /// Elements of a value row of one head.
+        /// Elements of a value row of one head; 0 where values are a part of the keys.
         value_dim: usize,
         /// Only this many last positions are ever read, if limited.
         window: Option<usize>,
@@ -326,7 +326,7 @@ impl Program {
             })
             .flatten()
             .collect();
-        sizes.into_iter().map(|dim| (dim, row_bytes(dim))).collect()
+        sizes.into_iter().filter(|dim| *dim > 0).map(|dim| (dim, row_bytes(dim))).collect()
     }
 
     /// State bytes one more token of context takes, given the bytes of a key row and of a value row of one head.
@@ -336,7 +336,8 @@ impl Program {
             .filter(|state| state.owner.is_none())
             .map(|state| match &state.kind {
                 StateKind::Kv { heads, key_dim, value_dim, .. } => {
-                    heads * (row_bytes(*key_dim) + row_bytes(*value_dim))
+                    let bytes = |dim| if dim == 0 { 0 } else { row_bytes(dim) };
+                    heads * (bytes(*key_dim) + bytes(*value_dim))
                 }
                 StateKind::Recurrent { .. } => 0,
             })

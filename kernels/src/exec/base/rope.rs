@@ -96,7 +96,7 @@ impl Kernel for Rotate {
             table.reach((seq.past + seq.tokens) as usize);
             let rows = out[seq.first as usize * self.width..].chunks_mut(self.width);
             for (row, position) in rows.zip(seq.past..seq.past + seq.tokens) {
-                let turns = &table.values[position as usize * size..][..size];
+                let turns = &table.values[self.rope.turn(position as usize) * size..][..size];
                 let sizes = (self.rope.head_dim, self.rope.offset);
                 rotate(self.isa, row, turns, sizes, interleaved);
             }

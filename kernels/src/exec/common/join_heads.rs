@@ -1,4 +1,4 @@
-//! `join_heads`: copies heads, the shared end behind each.
+//! `join_heads`: copies heads, the end behind each.
 
 use crate::exec::step::{Kernel, Lowering, StepCx};
 use crit_core::model::program::ValueId;
@@ -6,6 +6,7 @@ use crit_core::model::program::ops::join_heads::JoinHeads;
 use crit_core::runtime::EngineError;
 
 struct Join {
+    /// Heads in a row that have one end.
     heads: usize,
     a: ValueId,
     b: ValueId,
@@ -15,8 +16,10 @@ struct Join {
 }
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
-    let heads = node.op::<JoinHeads>().heads;
-    let (n, widths) = (node.view.node, (node.view.read_width(0) / heads, node.view.read_width(1)));
+    let JoinHeads { heads, shared } = *node.op::<JoinHeads>();
+    let (n, ends) = (node.view.node, if shared { 1 } else { heads });
+    let widths = (node.view.read_width(0) / heads, node.view.read_width(1) / ends);
+    let heads = if shared { heads } else { 1 };
     Ok(Box::new(Join { heads, a: n.reads[0], b: n.reads[1], out: n.writes[0], widths }))
 }
 

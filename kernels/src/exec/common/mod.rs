@@ -12,10 +12,14 @@ mod concat;
 mod embed;
 mod gated_delta;
 mod gated_norm;
+mod head_linear;
+mod index_topk;
 mod indexed_attention;
 mod inject;
 mod join_heads;
 mod kv_write;
+mod latent_attention;
+mod latent_rows;
 mod layer_norm;
 mod layer_slice;
 mod mamba2;
@@ -60,10 +64,13 @@ pub const KERNELS: &[Entry] = &[
     ("embed", embed::lower),
     ("gated_delta", gated_delta::lower),
     ("gated_norm", gated_norm::lower),
+    ("head_linear", head_linear::lower),
+    ("index_topk", index_topk::lower),
     ("indexed_attention", indexed_attention::lower),
     ("inject", inject::lower),
     ("join_heads", join_heads::lower),
     ("kv_write", kv_write::lower),
+    ("latent_attention", latent_attention::lower),
     ("layer_norm", layer_norm::lower),
     ("layer_slice", layer_slice::lower),
     ("mamba2", mamba2::lower),

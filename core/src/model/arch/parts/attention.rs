@@ -235,6 +235,6 @@ impl RopeTable {
     /// The op that rotates heads of `head_dim` by this table.
     pub(crate) fn op(&self, head_dim: usize, pairs: RopePairs) -> Rope {
         let Self { inv_freq, magnitude, long } = self.clone();
-        Rope { head_dim, inv_freq, magnitude, pairs, offset: 0, long }
+        Rope { head_dim, inv_freq, magnitude, pairs, offset: 0, long, every: 1 }
     }
 }

@@ -110,7 +110,7 @@ impl Latent {
             let rope = Rope { offset: self.own, ..table.op(key_dim, *pairs) };
             block.op(rope, &[v.q], &[v.q], &[]);
         }
-        block.op(JoinHeads { heads }, &[v.own, v.shared], &[v.k], &[]);
+        block.op(JoinHeads { heads, shared: true }, &[v.own, v.shared], &[v.k], &[]);
         let kv = block.state(StateDecl {
             role: "kv",
             kind: StateKind::Kv { heads, key_dim, value_dim, window: None },

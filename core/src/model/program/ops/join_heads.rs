@@ -1,16 +1,19 @@
-//! `join_heads`: out's head h is [a's head h | b]: keys of which a part is the same for all heads.
+//! `join_heads`: out's head h is [a's head h | b], or [a's head h | b's head h]: keys of which a part is the same for all
+//! heads, queries of two parts.
 //!
-//! Reads a `[T, heads * n]`, b `[T, m]`; writes out `[T, heads * (n + m)]`.
+//! Reads a `[T, heads * n]`, b `[T, m]` or `[T, heads * m]`; writes out `[T, heads * (n + m)]`.
 
 use crate::model::program::op::NodeView;
 use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
 use std::any::Any;
 
-/// Heads with a shared end.
+/// Heads with an end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JoinHeads {
     /// Heads.
     pub heads: usize,
+    /// Whether b is the same for all heads.
+    pub shared: bool,
 }
 
 impl Op for JoinHeads {
@@ -25,9 +28,9 @@ impl Op for JoinHeads {
     fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
         let (a, b) = (cx.read(0), cx.read(1));
         let (width, m) = (cx.view.read_width(0), cx.view.read_width(1));
-        let rows = a.chunks(width).zip(b.chunks(m));
-        let out =
-            rows.flat_map(|(a, b)| a.chunks(width / self.heads).flat_map(|a| [a, b].concat()).collect::<Vec<_>>());
+        let (n, m) = (width / self.heads, if self.shared { m } else { m / self.heads });
+        let end = |i: usize| if self.shared { i / self.heads } else { i };
+        let out = a.chunks(n).enumerate().flat_map(|(i, a)| [a, &b[end(i) * m..][..m]].concat());
         cx.write(0, out.collect());
         Ok(())
     }

@@ -13,10 +13,13 @@ pub mod embed;
 pub mod gated_act;
 pub mod gated_delta;
 pub mod gated_norm;
+pub mod head_linear;
+pub mod index_topk;
 pub mod indexed_attention;
 pub mod inject;
 pub mod join_heads;
 pub mod kv_write;
+pub mod latent_attention;
 pub mod layer_norm;
 pub mod layer_slice;
 pub mod linear;
@@ -54,10 +57,13 @@ pub const NAMES: &[&str] = &[
     "gated_act",
     "gated_delta",
     "gated_norm",
+    "head_linear",
+    "index_topk",
     "indexed_attention",
     "inject",
     "join_heads",
     "kv_write",
+    "latent_attention",
     "layer_norm",
     "layer_slice",
     "linear",

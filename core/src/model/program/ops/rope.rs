@@ -3,7 +3,8 @@
 //! Reads x `[T, heads * head_dim]`; writes the same shape. Token t of a sequence stands at its absolute position p.
 //! Pair i of a head, i < r/2 with r = 2 * inv_freq.len() <= head_dim, turns by the angle p * inv_freq[i]:
 //! (a, b) -> (a cos - b sin, b cos + a sin), cos and sin scaled by `magnitude`. Elements from r on pass through.
-//! With an `offset` all this is about the elements from there on, and those before it pass through too.
+//! With an `offset` all this is about the elements from there on, and those before it pass through too. With `every` p is
+//! the first position of the token's run of so many.
 //! Half-split pairs element i with i + r/2; interleaved pairs 2i with 2i + 1.
 
 use crate::model::program::op::NodeView;
@@ -35,6 +36,8 @@ pub struct Rope {
     pub offset: usize,
     /// Other angles for long sequences, if any.
     pub long: Option<LongRope>,
+    /// Positions of a run that turn alike, as its first one does; 1 otherwise.
+    pub every: usize,
 }
 
 /// The angles of sequences of more than so many tokens (phi3's longrope, Ding et al. 2024, arXiv:2402.13753): all
@@ -54,6 +57,11 @@ impl Rope {
             Some(long) if length > long.above => &long.inv_freq,
             _ => &self.inv_freq,
         }
+    }
+
+    /// The position by which a token at `position` turns.
+    pub fn turn(&self, position: usize) -> usize {
+        position - position % self.every
     }
 
     /// The two element indices of pair `i` within a head.
@@ -78,7 +86,7 @@ impl Op for Rope {
         let mut out = cx.read(0);
         let width = cx.view.write_width(0);
         for (t, row) in out.chunks_mut(width).enumerate() {
-            let position = (cx.past + t) as f64;
+            let position = self.turn(cx.past + t) as f64;
             for head in row.chunks_mut(self.head_dim) {
                 for (i, freq) in self.angles(cx.length).iter().enumerate() {
                     let (sin, cos) = (position * f64::from(*freq)).sin_cos();

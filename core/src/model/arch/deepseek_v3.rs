@@ -1,12 +1,13 @@
 //! deepseek_v3: latent attention with a rotated part shared by all heads; routed experts chosen by sigmoid, a bias and
-//! groups, and a shared one, in all layers but the first.
+//! groups, and a shared one, in all layers but the first. deepseek_v32: the same with an indexer before attention.
 //!
-//! Reference: transformers `models/deepseek_v3/modeling_deepseek_v3.py`; DeepSeek-AI 2024, arXiv:2412.19437.
+//! Reference: transformers `models/deepseek_v3/modeling_deepseek_v3.py`, `models/deepseek_v32`; DeepSeek-AI 2024, arXiv:2412.19437.
 
 use super::builder::{BlockBuilder, ProgramBuilder, Sizes};
 use super::dense::{LAYER, known_activation};
 use super::glm4_moe::sigmoid_route;
-use super::parts::latent::Latent;
+use super::parts::kinds::kinds as kinds_of;
+use super::parts::latent::{Indexer, Latent};
 use super::parts::moe::{GATE_UP_DOWN, Moe, expert_counts};
 use super::parts::shared_expert::SharedExpert;
 use super::parts::stream::{self, Ends, head_name};
@@ -18,26 +19,31 @@ use crate::model::program::Program;
 use crate::model::program::ops::rope::RopePairs;
 
 /// The family.
-pub const FAMILY: Family = Family { name: "deepseek_v3", model_types: &["deepseek_v3"], program };
+pub const FAMILY: Family =
+    Family { name: "deepseek_v3", model_types: &["deepseek_v3"], program: |source| program("deepseek_v3", source) };
 
-fn program(source: &Source<'_>) -> Result<Program, ArchError> {
+/// The family with an indexer.
+pub const FAMILY_V32: Family =
+    Family { name: "deepseek_v32", model_types: &["deepseek_v32"], program: |source| program("deepseek_v32", source) };
+
+fn program(arch: &'static str, source: &Source<'_>) -> Result<Program, ArchError> {
     let config = source.config;
     let (hidden, vocab) = (config.positive("hidden_size")?, config.positive("vocab_size")?);
     let layers = config.positive("num_hidden_layers")?;
     let norm = Norm::Rms { eps: config.f64_or("rms_norm_eps", 1e-6)? as f32, offset: 0.0 };
     let activation = known_activation("hidden_act", config.opt_str("hidden_act")?.unwrap_or("silu"))?;
-    let latent = latent(source)?;
+    let latent = Latent { indexer: indexer(arch, config)?, ..latent(source)? };
     let mlp = Mlp { hidden, intermediate: config.positive("intermediate_size")?, activation, bias: false };
     let units = config.positive("moe_intermediate_size")?;
     let (experts, top_k) = expert_counts(config, "n_routed_experts", ("num_experts_per_tok", 8))?;
     let route = sigmoid_route(config, top_k)?;
     let sizes = (hidden, units, activation);
     let moe = Moe::of_mlps(sizes, experts, route, ("mlp.experts", GATE_UP_DOWN), "mlp.gate");
-    let moe = Moe { choice_bias: Some(("mlp.gate.e_score_correction_bias", false)), ..moe };
+    let moe = Moe { choice_bias: Some(("mlp.gate.e_score_correction_bias", false)), ..moe }.as_stored(source, layers - 1);
     let intermediate = units.saturating_mul(config.usize_or("n_shared_experts", 1)?.max(1));
     let shared = SharedExpert { mlp: Mlp { intermediate, ..mlp }, module: "mlp.shared_experts", gate: None };
 
-    let mut builder = ProgramBuilder::new("deepseek_v3");
+    let mut builder = ProgramBuilder::new(arch);
     // Drafting layers stand behind the model's own.
     builder.skip(format!("model.layers.{layers}."));
     builder.skip("*.rotary_emb.inv_freq");
@@ -65,8 +71,9 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let prologue = builder.add(ends.embed("model.embed_tokens", 1.0, stream));
     let epilogue = builder.add(ends.head(norm, "model.norm", head_name(source.tied_head()?), stream));
     let first = config.usize_or("first_k_dense_replace", 3)?;
+    let sparse = kinds_of(source, "mlp_layer_types", &["dense", "sparse"], layers, |layer| usize::from(layer >= first))?;
     builder.place(prologue, None);
-    (0..layers).for_each(|layer| builder.place(kinds[usize::from(layer >= first)], Some(layer)));
+    sparse.iter().enumerate().for_each(|(layer, kind)| builder.place(kinds[*kind], Some(layer)));
     builder.place(epilogue, None);
     let max_context = config.usize_or("max_position_embeddings", 4096)?.max(1);
     builder.finish(&Sizes { vocab, hidden, layers, max_context }, stream.logits)
@@ -90,7 +97,23 @@ fn latent(source: &Source<'_>) -> Result<Latent, ArchError> {
         bias: config.bool_or("attention_bias", false)?,
         scale: ((own + shared) as f64).powf(-0.5) as f32 * sharpened(config)?,
         rope: Some((table(source, "full_attention", shared, &old)?, pairs)),
+        maps_apart: (source.tensor)("model.layers.0.self_attn.kv_b_proj.weight").is_none(),
+        indexer: None,
     })
+}
+
+fn indexer(arch: &str, config: &Config) -> Result<Option<Indexer>, ArchError> {
+    if arch == "deepseek_v3" {
+        return Ok(None);
+    }
+    if config.opt_usize("q_lora_rank")?.is_none() {
+        return Err(ArchError::Value { key: "q_lora_rank".into(), why: "an indexer needs latent queries".into() });
+    }
+    Ok(Some(Indexer {
+        heads: config.positive("index_n_heads")?,
+        dim: config.positive("index_head_dim")?,
+        top_k: config.positive("index_topk")?,
+    }))
 }
 
 /// Factor on q·k under yarn: (0.1 mscale_all_dim ln(factor) + 1) squared.

@@ -129,6 +129,8 @@ impl Kimi {
             bias: config.bool_or("attention_bias", false)?,
             scale: 0.0,
             rope: None,
+            maps_apart: false,
+            indexer: None,
         };
         let latent = Latent { scale: (latent.key_dim() as f32).powf(-0.5), ..latent };
         let mlp = Mlp { hidden, intermediate: config.positive("intermediate_size")?, activation, bias: false };

@@ -67,6 +67,7 @@ pub const FAMILIES: &[Family] = &[
     bamba::FAMILY,
     cohere2::FAMILY,
     deepseek_v3::FAMILY,
+    deepseek_v3::FAMILY_V32,
     ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
     falcon_h1::FAMILY,

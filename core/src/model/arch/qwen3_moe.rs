@@ -32,7 +32,8 @@ pub(super) fn experts(source: &Source<'_>, dense: &Dense, top_k: (&str, usize)) 
     let (experts, top_k) = expert_counts(config, key, top_k)?;
     let sizes = (dense.hidden, config.positive("moe_intermediate_size")?, dense.activation);
     let route = MoeRoute::softmax(top_k, config.bool_or("norm_topk_prob", false)?);
-    Ok(Moe::of_mlps(sizes, experts, route, ("mlp.experts", GATE_UP_DOWN), "mlp.gate"))
+    let moe = Moe::of_mlps(sizes, experts, route, ("mlp.experts", GATE_UP_DOWN), "mlp.gate");
+    Ok(moe.as_stored(source, dense.layers.len() - 1))
 }
 
 /// Which layers have experts: every `decoder_sparse_step`-th that is not in `mlp_only_layers`.

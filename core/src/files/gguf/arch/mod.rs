@@ -1,10 +1,13 @@
 //! From GGUF's architectures to Hugging Face's names and configuration keys, a file each.
 
+mod deepseek2;
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3moe;
 
 use super::{Gguf, Metadata};
 use serde_json::{Map, Value, json};
@@ -24,7 +27,17 @@ pub(crate) struct Arch {
 }
 
 /// All architectures, sorted.
-pub(crate) const ARCHS: &[Arch] = &[gemma3::ARCH, llama::ARCH, qwen2::ARCH, qwen3::ARCH, qwen35::ARCH, qwen35::MOE];
+pub(crate) const ARCHS: &[Arch] = &[
+    deepseek2::ARCH,
+    gemma3::ARCH,
+    gpt_oss::ARCH,
+    llama::ARCH,
+    qwen2::ARCH,
+    qwen3::ARCH,
+    qwen35::ARCH,
+    qwen35::MOE,
+    qwen3moe::ARCH,
+];
 
 /// Names outside the layers.
 const OUTSIDE: &[(&str, &str)] =
@@ -47,8 +60,13 @@ const COMMON: &[(&str, &str)] = &[
 
 /// Tensors within a layer whose names the kind is a part of, or whose plain names have none.
 const WHOLE: &[(&str, &str)] = &[
+    ("attn_sinks.weight", "self_attn.sinks"),
+    ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+    ("ffn_down_exps.bias", "mlp.experts.down_proj_bias"),
     ("ffn_down_exps.weight", "mlp.experts.down_proj"),
+    ("ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"),
     ("ffn_gate_exps.weight", "mlp.experts.gate_proj"),
+    ("ffn_up_exps.bias", "mlp.experts.up_proj_bias"),
     ("ffn_up_exps.weight", "mlp.experts.up_proj"),
     ("ssm_a", "linear_attn.A_log"),
     ("ssm_dt.bias", "linear_attn.dt_bias"),
@@ -178,6 +196,10 @@ fn rope_scaling(source: &Source<'_>) -> Option<Value> {
         set("original_max_position_embeddings", source.value("rope.scaling.original_context_length"));
         set("beta_fast", source.value("rope.scaling.yarn_beta_fast"));
         set("beta_slow", source.value("rope.scaling.yarn_beta_slow"));
+        // Scores then grow by the square of what magnitudes would have grown by.
+        let grown = source.f64("rope.scaling.yarn_log_multiplier").filter(|log| *log != 0.0).map(|log| log * 10.0);
+        set("mscale", grown.map(Value::from));
+        set("mscale_all_dim", grown.map(Value::from));
         // Here it is a factor on top of the usual magnitude, there it takes its place.
         let own = source.f64("rope.scaling.attn_factor").zip(factor);
         set("attention_factor", own.map(|(own, factor)| (own * (0.1 * factor.ln() + 1.0)).into()));

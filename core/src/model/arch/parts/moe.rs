@@ -1,6 +1,6 @@
 //! Routed experts: a router's logits, the choice, and the experts' MLPs.
 
-use super::super::ArchError;
+use super::super::{ArchError, Source};
 use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
 use crate::json::Config;
 use crate::model::program::ops::gated_act::Activation;
@@ -75,6 +75,21 @@ impl Moe {
         };
         let tensors = ExpertTensors::Each { module, names };
         Self { hidden, route, experts, tensors, router, router_bias: false, choice_bias: None }
+    }
+}
+
+/// Maps of all experts apart, as GGUF files have them.
+const APART: [&str; 3] = ["mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj"];
+
+impl Moe {
+    /// The same, or with all experts' maps in one tensor each if `layer` of the checkpoint has them so.
+    pub(crate) fn as_stored(self, source: &Source<'_>, layer: usize) -> Self {
+        if (source.tensor)(&format!("model.layers.{layer}.{}", APART[0])).is_none() {
+            return self;
+        }
+        let maps = if self.experts.maps == ExpertMaps::Up { ExpertMaps::Up } else { ExpertMaps::GateAndUp };
+        let experts = MoeExperts { maps, ..self.experts };
+        Self { experts, tensors: ExpertTensors::Apart(APART), ..self }
     }
 }
 
@@ -154,9 +169,19 @@ impl Moe {
                     let view = View { stored, transposed: false, rows: expert * out..(expert + 1) * out };
                     block.view("expert", name, &[out, input], Some(axis), Some(view))
                 };
-                let mut all: Vec<WeightId> = names[first..2].iter().map(|n| one(n, [width, hidden], 0)).collect();
-                all.push(one(names[2], [hidden, width], 1));
-                all
+                let mut maps: Vec<WeightId> = names[first..2].iter().map(|n| one(n, [width, hidden], 0)).collect();
+                maps.push(one(names[2], [hidden, width], 1));
+                if !self.experts.biased {
+                    return maps;
+                }
+                let mut bias = |name: &str, out: usize| {
+                    let stored = vec![self.experts.experts, out];
+                    let view = View { stored, transposed: false, rows: expert..expert + 1 };
+                    block.view("expert_bias", &format!("{name}_bias"), &[out], None, Some(view))
+                };
+                let mut biases: Vec<WeightId> = names[first..2].iter().map(|name| bias(name, width)).collect();
+                biases.push(bias(names[2], hidden));
+                maps.into_iter().zip(biases).flat_map(|(map, bias)| [map, bias]).collect()
             }
             ExpertTensors::Stacked { gate_up, down, transposed } => {
                 let count = self.experts.experts;

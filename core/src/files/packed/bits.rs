@@ -9,7 +9,7 @@ pub(super) fn field(bytes: &[u8], index: usize, bits: usize) -> u32 {
 }
 
 /// Values of the sixteen codes of E2M1.
-pub(super) const E2M1: [f32; 16] =
+pub(in crate::files) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// The value of element `index` of nibbles in order, the even one in the low half of a byte.

@@ -19,6 +19,7 @@ mod mxfp4;
 mod mxfp8;
 mod nvfp4;
 
+pub(super) use bits::E2M1;
 pub(crate) use bits::{e4m3, e5m2, e8m0};
 
 use super::error::FileError;

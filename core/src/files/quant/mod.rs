@@ -6,6 +6,7 @@
 use super::dtype::Format;
 
 mod k_scales;
+mod mxfp4;
 mod plain;
 mod q2_k;
 mod q3_k;
@@ -54,6 +55,7 @@ formats! {
     I32 = plain::I32, "Signed 32-bit integer.";
     I64 = plain::I64, "Signed 64-bit integer.";
     I8 = plain::I8, "Signed 8-bit integer.";
+    MXFP4 = mxfp4::FORMAT, "4-bit floats, blocks of 32, a power of two.";
     PACKED = plain::PACKED, "A weight of several tensors: codes, scales and what belongs to them.";
     Q2_K = q2_k::FORMAT, "2 bits, super-blocks of 256.";
     Q3_K = q3_k::FORMAT, "3 bits, super-blocks of 256.";

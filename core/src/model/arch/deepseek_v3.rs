@@ -39,7 +39,8 @@ fn program(arch: &'static str, source: &Source<'_>) -> Result<Program, ArchError
     let route = sigmoid_route(config, top_k)?;
     let sizes = (hidden, units, activation);
     let moe = Moe::of_mlps(sizes, experts, route, ("mlp.experts", GATE_UP_DOWN), "mlp.gate");
-    let moe = Moe { choice_bias: Some(("mlp.gate.e_score_correction_bias", false)), ..moe }.as_stored(source, layers - 1);
+    let moe =
+        Moe { choice_bias: Some(("mlp.gate.e_score_correction_bias", false)), ..moe }.found_in(source, layers - 1);
     let intermediate = units.saturating_mul(config.usize_or("n_shared_experts", 1)?.max(1));
     let shared = SharedExpert { mlp: Mlp { intermediate, ..mlp }, module: "mlp.shared_experts", gate: None };
 
@@ -71,7 +72,8 @@ fn program(arch: &'static str, source: &Source<'_>) -> Result<Program, ArchError
     let prologue = builder.add(ends.embed("model.embed_tokens", 1.0, stream));
     let epilogue = builder.add(ends.head(norm, "model.norm", head_name(source.tied_head()?), stream));
     let first = config.usize_or("first_k_dense_replace", 3)?;
-    let sparse = kinds_of(source, "mlp_layer_types", &["dense", "sparse"], layers, |layer| usize::from(layer >= first))?;
+    let sparse =
+        kinds_of(source, "mlp_layer_types", &["dense", "sparse"], layers, |layer| usize::from(layer >= first))?;
     builder.place(prologue, None);
     sparse.iter().enumerate().for_each(|(layer, kind)| builder.place(kinds[*kind], Some(layer)));
     builder.place(epilogue, None);

@@ -43,7 +43,7 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     // -1 stands for the last layer.
     let last = config.opt_i64("moe_layer_end_index")?.and_then(|last| usize::try_from(last).ok());
     let (last, step) = (last.unwrap_or(layers - 1), config.usize_or("moe_layer_interval", 1)?.max(1));
-    let has = |i: usize| (i + 1) % step == 0 && (first..=last).contains(&i);
+    let has = |i: usize| (i + 1).is_multiple_of(step) && (first..=last).contains(&i);
     dense.with_experts(moe, Some(shared).filter(|_| width > 0), has);
     dense.program(source)
 }

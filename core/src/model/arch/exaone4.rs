@@ -36,6 +36,6 @@ fn window_pattern(source: &Source<'_>) -> Result<impl Fn(usize, usize) -> bool, 
     let period = if letters.is_some() { 4 } else { source.config.usize_or("sliding_window_pattern", 4)?.max(1) };
     Ok(move |i: usize, layers: usize| match &letters {
         Some(letters) => letters[i % letters.len()] == b'L' && i + 1 != layers,
-        None => (i + 1) % period != 0,
+        None => !(i + 1).is_multiple_of(period),
     })
 }

@@ -50,7 +50,7 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
         router_bias: true,
         choice_bias: None,
     };
-    let moe = moe.as_stored(source, dense.layers.len() - 1);
+    let moe = moe.found_in(source, dense.layers.len() - 1);
     dense.with_experts(moe, None, |_| true);
     dense.program(source)
 }

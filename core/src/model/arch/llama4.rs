@@ -64,7 +64,7 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     })?;
     let step = config.usize_or("interleave_moe_layer_step", 1)?.max(1);
     let moe_layers = config.opt_usize_list("moe_layers")?;
-    let experts = |i: usize| moe_layers.as_ref().map_or((i + 1) % step == 0, |layers| layers.contains(&i));
+    let experts = |i: usize| moe_layers.as_ref().map_or((i + 1).is_multiple_of(step), |layers| layers.contains(&i));
 
     let mut builder = ProgramBuilder::new("llama4");
     builder.skip_other_modalities();

@@ -33,12 +33,12 @@ pub(super) fn experts(source: &Source<'_>, dense: &Dense, top_k: (&str, usize)) 
     let sizes = (dense.hidden, config.positive("moe_intermediate_size")?, dense.activation);
     let route = MoeRoute::softmax(top_k, config.bool_or("norm_topk_prob", false)?);
     let moe = Moe::of_mlps(sizes, experts, route, ("mlp.experts", GATE_UP_DOWN), "mlp.gate");
-    Ok(moe.as_stored(source, dense.layers.len() - 1))
+    Ok(moe.found_in(source, dense.layers.len() - 1))
 }
 
 /// Which layers have experts: every `decoder_sparse_step`-th that is not in `mlp_only_layers`.
 pub(super) fn sparse_layers(source: &Source<'_>) -> Result<impl Fn(usize) -> bool + use<>, ArchError> {
     let step = source.config.usize_or("decoder_sparse_step", 1)?;
     let dense = source.config.opt_usize_list("mlp_only_layers")?.unwrap_or_default();
-    Ok(move |i: usize| step > 0 && (i + 1) % step == 0 && !dense.contains(&i))
+    Ok(move |i: usize| step > 0 && (i + 1).is_multiple_of(step) && !dense.contains(&i))
 }

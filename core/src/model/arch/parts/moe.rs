@@ -1,7 +1,7 @@
 //! Routed experts: a router's logits, the choice, and the experts' MLPs.
 
-use super::super::{ArchError, Source};
 use super::super::builder::{BlockBuilder, Map, ProgramBuilder};
+use super::super::{ArchError, Source};
 use crate::json::Config;
 use crate::model::program::ops::gated_act::Activation;
 use crate::model::program::ops::moe_experts::{ExpertAct, ExpertMaps, MoeExperts};
@@ -83,7 +83,7 @@ const APART: [&str; 3] = ["mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.e
 
 impl Moe {
     /// The same, or with all experts' maps in one tensor each if `layer` of the checkpoint has them so.
-    pub(crate) fn as_stored(self, source: &Source<'_>, layer: usize) -> Self {
+    pub(crate) fn found_in(self, source: &Source<'_>, layer: usize) -> Self {
         if (source.tensor)(&format!("model.layers.{layer}.{}", APART[0])).is_none() {
             return self;
         }

@@ -51,6 +51,9 @@ impl crate::error::Diagnose for ModelError {
     }
 }
 
+/// The role of a table of expert numbers, the one weight that is integers.
+pub(crate) const EXPERT_TABLE: &str = "expert_table";
+
 impl Model {
     /// Opens a model file or folder and binds its program.
     ///
@@ -151,7 +154,7 @@ impl Model {
                     let found = tensor.shape().to_vec();
                     return Err(ArchError::Shape { name, found, expected: expected.clone() });
                 }
-                if !(tensor.dtype().is_float() || tensor.dtype().is_quantised()) {
+                if decl.role != EXPERT_TABLE && !(tensor.dtype().is_float() || tensor.dtype().is_quantised()) {
                     return Err(ArchError::Format { name, dtype: tensor.dtype().name().to_string() });
                 }
                 used.insert(name);

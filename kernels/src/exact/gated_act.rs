@@ -3,11 +3,11 @@
 use crate::cpu::shared::Shared;
 use crate::exec::step::{Kernel, Lowering, StepCx};
 use crit_core::model::program::ValueId;
-use crit_core::model::program::ops::gated_act::{Activation, GatedAct};
+use crit_core::model::program::ops::gated_act::GatedAct;
 use crit_core::runtime::EngineError;
 
 struct Gate {
-    activation: Activation,
+    op: GatedAct,
     gate: ValueId,
     up: ValueId,
     out: ValueId,
@@ -15,8 +15,8 @@ struct Gate {
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
-    let activation = node.op::<GatedAct>().activation;
-    Ok(Box::new(Gate { activation, gate: n.reads[0], up: n.reads[1], out: n.writes[0] }))
+    let op = node.op::<GatedAct>().clone();
+    Ok(Box::new(Gate { op, gate: n.reads[0], up: n.reads[1], out: n.writes[0] }))
 }
 
 impl Kernel for Gate {
@@ -39,7 +39,8 @@ impl Kernel for Gate {
             // SAFETY: chunks are disjoint.
             let part = unsafe { parts.part(start, len) };
             for (v, u) in part.iter_mut().zip(&up[start..]) {
-                *v = (self.activation.eval(f64::from(*v)) * f64::from(*u)) as f32;
+                let (gate, up) = self.op.bound(*v, *u);
+                *v = (self.op.activation.eval(f64::from(gate)) * f64::from(up)) as f32;
             }
         });
         cx.values.put(self.out, out);

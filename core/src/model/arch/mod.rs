@@ -7,6 +7,7 @@ pub mod bamba;
 mod builder;
 pub mod cohere2;
 pub mod deepseek_v3;
+pub mod deepseek_v4;
 pub mod dense;
 pub mod ernie4_5_moe;
 pub mod exaone4;
@@ -68,6 +69,7 @@ pub const FAMILIES: &[Family] = &[
     cohere2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v3::FAMILY_V32,
+    deepseek_v4::FAMILY,
     ernie4_5_moe::FAMILY,
     exaone4::FAMILY,
     falcon_h1::FAMILY,

@@ -365,7 +365,7 @@ impl Qwen4 {
             rope: attention.rope.op(self.indexer.dim, RopePairs::HalfSplit),
         };
         block.node(op, &[inner.q, v.index_q], &[inner.attended], &[weight], &[kv, index]);
-        block.op(GatedAct { activation: Activation::Sigmoid }, &[v.gate, inner.attended], &[v.gate], &[]);
+        block.op(GatedAct::plain(Activation::Sigmoid), &[v.gate, inner.attended], &[v.gate], &[]);
         let map = Map::gather(hidden, q).with_bias(bias);
         block.linear("o_proj", "self_attn.o_proj", map, v.gate, v.sublayer);
     }

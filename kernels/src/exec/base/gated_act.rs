@@ -13,7 +13,7 @@ const CHUNK: usize = 8_192;
 
 struct Gate {
     isa: Isa,
-    activation: Activation,
+    op: GatedAct,
     gate: ValueId,
     up: ValueId,
     out: ValueId,
@@ -21,8 +21,8 @@ struct Gate {
 
 pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> {
     let n = node.view.node;
-    let activation = node.op::<GatedAct>().activation;
-    Ok(Box::new(Gate { isa: node.isa, activation, gate: n.reads[0], up: n.reads[1], out: n.writes[0] }))
+    let op = node.op::<GatedAct>().clone();
+    Ok(Box::new(Gate { isa: node.isa, op, gate: n.reads[0], up: n.reads[1], out: n.writes[0] }))
 }
 
 impl Kernel for Gate {
@@ -43,14 +43,25 @@ impl Kernel for Gate {
             let len = CHUNK.min(n - start);
             // SAFETY: chunks are disjoint.
             let part = unsafe { parts.part(start, len) };
-            match self.activation {
-                Activation::Silu => gate_silu(self.isa, part, &up[start..start + len]),
-                Activation::Sigmoid => gate_sigmoid(self.isa, part, &up[start..start + len]),
-                Activation::GeluTanh => gate_gelu(self.isa, part, &up[start..start + len]),
-                Activation::Tanh => part.iter_mut().zip(&up[start..]).for_each(|(g, u)| *g = g.tanh() * u),
-                Activation::Relu2 => {
-                    part.iter_mut().zip(&up[start..]).for_each(|(g, u)| *g = g.max(0.0) * g.max(0.0) * u)
+            let up = &up[start..start + len];
+            let bounded: Vec<f32>;
+            let up = match self.op.limit {
+                None => up,
+                Some(_) => {
+                    bounded = part.iter_mut().zip(up).map(|(g, u)| {
+                        let (gate, up) = self.op.bound(*g, *u);
+                        *g = gate;
+                        up
+                    }).collect();
+                    &bounded
                 }
+            };
+            match self.op.activation {
+                Activation::Silu => gate_silu(self.isa, part, up),
+                Activation::Sigmoid => gate_sigmoid(self.isa, part, up),
+                Activation::GeluTanh => gate_gelu(self.isa, part, up),
+                Activation::Tanh => part.iter_mut().zip(up).for_each(|(g, u)| *g = g.tanh() * u),
+                Activation::Relu2 => part.iter_mut().zip(up).for_each(|(g, u)| *g = g.max(0.0) * g.max(0.0) * u),
             }
         });
         cx.values.put(self.out, out);

@@ -8,13 +8,37 @@ use std::ops::Range;
 
 /// Key rows of consecutive positions.
 pub(super) fn run(kv: &KvStore, key: StateKey, seq: &SeqStep, positions: Range<usize>, out: &mut Vec<f32>) {
-    let (size, dim) = (kv.block_tokens(), kv.shape(key).key_dim);
+    read(kv, key, seq, positions, kv.shape(key).key_dim, KvStore::key_rows, out);
+}
+
+/// Key rows and value rows of consecutive positions.
+pub(super) fn run_of(
+    kv: &KvStore,
+    key: StateKey,
+    seq: &SeqStep,
+    positions: Range<usize>,
+    (keys, values): (&mut Vec<f32>, &mut Vec<f32>),
+) {
+    run(kv, key, seq, positions.clone(), keys);
+    read(kv, key, seq, positions, kv.shape(key).value_dim, KvStore::value_rows, values);
+}
+
+fn read<'k>(
+    kv: &'k KvStore,
+    key: StateKey,
+    seq: &SeqStep,
+    positions: Range<usize>,
+    dim: usize,
+    rows: impl Fn(&'k KvStore, StateKey, u32, usize, usize) -> &'k [u8],
+    out: &mut Vec<f32>,
+) {
+    let size = kv.block_tokens();
     let row_bytes = kv.format().row_bytes(dim);
     let mut position = positions.start;
     while position < positions.end {
         let offset = position % size;
         let count = (size - offset).min(positions.end - position);
-        let bytes = kv.key_rows(key, seq.blocks[position / size], 0, offset + count);
+        let bytes = rows(kv, key, seq.blocks[position / size], 0, offset + count);
         let at = out.len();
         out.resize(at + count * dim, 0.0);
         kv.format().read(&bytes[offset * row_bytes..], dim, &mut out[at..]);

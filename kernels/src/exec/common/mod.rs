@@ -8,11 +8,15 @@ mod add_positions;
 mod altup_correct;
 mod altup_predict;
 mod carry;
+mod compress;
 mod concat;
 mod embed;
 mod gated_delta;
 mod gated_norm;
 mod head_linear;
+mod hyper_gates;
+mod hyper_join;
+mod hyper_read;
 mod index_topk;
 mod indexed_attention;
 mod inject;
@@ -60,11 +64,15 @@ pub const KERNELS: &[Entry] = &[
     ("altup_correct", altup_correct::lower),
     ("altup_predict", altup_predict::lower),
     ("carry", carry::lower),
+    ("compress", compress::lower),
     ("concat", concat::lower),
     ("embed", embed::lower),
     ("gated_delta", gated_delta::lower),
     ("gated_norm", gated_norm::lower),
     ("head_linear", head_linear::lower),
+    ("hyper_gates", hyper_gates::lower),
+    ("hyper_join", hyper_join::lower),
+    ("hyper_read", hyper_read::lower),
     ("index_topk", index_topk::lower),
     ("indexed_attention", indexed_attention::lower),
     ("inject", inject::lower),

@@ -135,7 +135,7 @@ fn cases() -> Result<Vec<Case>, crit_core::files::FileError> {
     let weights = tensors(&[vec![64]], false, &mut numbers)?;
     cases.push(case("rms_norm over 64".into(), Arc::new(norm), Axis::Tokens, &[128], 128, weights));
     for activation in [Activation::Silu, Activation::GeluTanh] {
-        let op = Arc::new(GatedAct { activation });
+        let op = Arc::new(GatedAct::plain(activation));
         cases.push(case(format!("gated_act {activation:?}"), op, Axis::Tokens, &[48, 48], 48, Vec::new()));
     }
     Ok(cases)

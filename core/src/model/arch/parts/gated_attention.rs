@@ -63,7 +63,7 @@ impl GatedAttention {
         self.shape.rotate(block, &self.rope, RopePairs::HalfSplit, inner);
         let how = Attend::full(self.shape.usual_scale());
         self.shape.attend(block, how, inner);
-        let act = GatedAct { activation: Activation::Sigmoid };
+        let act = GatedAct::plain(Activation::Sigmoid);
         block.op(act, &[gate, inner.attended], &[gate], &[]);
         let map = Map::gather(hidden, q).with_bias(self.bias);
         block.linear("o_proj", &format!("{module}.o_proj"), map, gate, to);

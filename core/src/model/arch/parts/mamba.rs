@@ -138,7 +138,7 @@ impl Mixer {
     fn gate(&self, block: &mut BlockBuilder, module: &str, values: MixerValues) -> ValueId {
         let inner = self.scan.inner();
         if self.norm == OutputNorm::None {
-            let act = GatedAct { activation: Activation::Silu };
+            let act = GatedAct::plain(Activation::Silu);
             block.op(act, &[values.z, values.out], &[values.z], &[]);
             return values.z;
         }

@@ -73,7 +73,7 @@ impl Mlp {
 
     /// The part after gate and up.
     pub(crate) fn act_and_down(&self, block: &mut BlockBuilder, down: &str, values: MlpValues, to: ValueId) {
-        let act = GatedAct { activation: self.activation };
+        let act = GatedAct::plain(self.activation);
         block.op(act, &[values.gate, values.up], &[values.gate], &[]);
         let map = Map::gather(self.hidden, self.intermediate).with_bias(self.bias);
         block.linear("down_proj", down, map, values.gate, to);

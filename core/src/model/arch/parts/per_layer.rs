@@ -73,7 +73,7 @@ impl PerLayer {
         let map = Map::columns(self.width, self.hidden);
         block.linear("per_layer_gate", "per_layer_input_gate", map, from, gate);
         block.op(LayerSlice, &[all], &[own], &[]);
-        block.op(GatedAct { activation: self.activation }, &[gate, own], &[gate], &[]);
+        block.op(GatedAct::plain(self.activation), &[gate, own], &[gate], &[]);
         block.linear("per_layer_out", "per_layer_projection", Map::gather(self.hidden, self.width), gate, to);
         let norm = Norm::Rms { eps: self.eps, offset: 0.0 };
         norm.put(block, "post_per_layer_input_norm", "post_per_layer_input_norm", self.hidden, (to, to));

@@ -1,4 +1,4 @@
-//! `gated_act`: out = act(gate) * up, the middle of a gated MLP (Shazeer 2020, arXiv:2002.05202).
+//! `gated_act`: out = act(gate) * up, with a limit act(min(gate, limit)) * clamp(up, -limit, limit): the middle of a gated MLP (Shazeer 2020, arXiv:2002.05202).
 //!
 //! Reads gate, up `[T, n]`; writes out `[T, n]` (may be gate).
 
@@ -53,6 +53,23 @@ impl Activation {
 pub struct GatedAct {
     /// The non-linearity on the gate.
     pub activation: Activation,
+    /// Bound of gate and up, if any.
+    pub limit: Option<f32>,
+}
+
+impl GatedAct {
+    /// Without a bound.
+    pub fn plain(activation: Activation) -> Self {
+        Self { activation, limit: None }
+    }
+
+    /// Gate and up within the bound.
+    pub fn bound(&self, gate: f32, up: f32) -> (f32, f32) {
+        match self.limit {
+            Some(limit) => (gate.min(limit), up.clamp(-limit, limit)),
+            None => (gate, up),
+        }
+    }
 }
 
 impl Op for GatedAct {
@@ -66,7 +83,10 @@ impl Op for GatedAct {
 
     fn plain(&self, cx: &mut PlainCx<'_>) -> Result<(), PlainError> {
         let (gate, up) = (cx.read(0), cx.read(1));
-        let act = |(g, u): (&f32, &f32)| (self.activation.eval(f64::from(*g)) * f64::from(*u)) as f32;
+        let act = |(g, u): (&f32, &f32)| {
+            let (g, u) = self.bound(*g, *u);
+            (self.activation.eval(f64::from(g)) * f64::from(u)) as f32
+        };
         cx.write(0, gate.iter().zip(&up).map(act).collect());
         Ok(())
     }

@@ -8,12 +8,16 @@ pub mod altup_correct;
 pub mod altup_predict;
 pub mod attention;
 pub mod carry;
+pub mod compress;
 pub mod concat;
 pub mod embed;
 pub mod gated_act;
 pub mod gated_delta;
 pub mod gated_norm;
 pub mod head_linear;
+pub mod hyper_gates;
+pub mod hyper_join;
+pub mod hyper_read;
 pub mod index_topk;
 pub mod indexed_attention;
 pub mod inject;
@@ -52,12 +56,16 @@ pub const NAMES: &[&str] = &[
     "altup_predict",
     "attention",
     "carry",
+    "compress",
     "concat",
     "embed",
     "gated_act",
     "gated_delta",
     "gated_norm",
     "head_linear",
+    "hyper_gates",
+    "hyper_join",
+    "hyper_read",
     "index_topk",
     "indexed_attention",
     "inject",

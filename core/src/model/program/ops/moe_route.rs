@@ -7,7 +7,8 @@
 //! Scores come from logits by `score`. Experts are chosen by score plus bias. With groups, E is cut into equal runs; only
 //! the best `kept` groups take part, a group being as good as its two best experts together (DeepSeek-AI 2024,
 //! arXiv:2412.19437). Weights are the chosen scores without bias, divided by their sum (plus 1e-20) if `normalised`,
-//! times `factor`, times the expert's own factor.
+//! times `factor`, times the expert's own factor. With `by_token` a table `[vocab, k]` in the bias's place names the experts of
+//! each token id instead, in its order.
 
 use crate::model::program::op::NodeView;
 use crate::model::program::{Axes, NodeCost, Op, PlainCx, PlainError, StoredSizes};
@@ -50,17 +51,19 @@ pub struct MoeRoute {
     pub biased: bool,
     /// Whether each expert has a factor of its own.
     pub expert_factors: bool,
+    /// Whether a table by token ids chooses.
+    pub by_token: bool,
 }
 
 impl MoeRoute {
     /// Softmax over all experts, the best `top_k` of them.
     pub fn softmax(top_k: usize, normalised: bool) -> Self {
         let score = Score::Softmax;
-        Self { top_k, score, groups: None, normalised, factor: 1.0, biased: false, expert_factors: false }
+        Self { top_k, score, groups: None, normalised, factor: 1.0, biased: false, expert_factors: false, by_token: false }
     }
 
     /// Chooses for one token: calls `put` with rank, expert and weight.
-    pub fn choose(&self, logits: &[f32], bias: &[f32], factors: &[f32], mut put: impl FnMut(usize, usize, f32)) {
+    pub fn choose(&self, logits: &[f32], bias: &[f32], factors: &[f32], put: impl FnMut(usize, usize, f32)) {
         let scores = self.scores(logits);
         let mut choice: Vec<f64> = scores.clone();
         choice.iter_mut().zip(bias).for_each(|(c, b)| *c += f64::from(*b));
@@ -70,6 +73,15 @@ impl MoeRoute {
         let mut order: Vec<usize> = (0..choice.len()).collect();
         order.sort_by(|a, b| choice[*b].total_cmp(&choice[*a]).then(a.cmp(b)));
         order.truncate(self.top_k);
+        self.weigh(&scores, &order, factors, put);
+    }
+
+    /// Weighs the experts a table names for one token: calls `put` with rank, expert and weight.
+    pub fn weigh_named(&self, logits: &[f32], named: &[usize], put: impl FnMut(usize, usize, f32)) {
+        self.weigh(&self.scores(logits), named, &[], put);
+    }
+
+    fn weigh(&self, scores: &[f64], order: &[usize], factors: &[f32], mut put: impl FnMut(usize, usize, f32)) {
         let sum: f64 = order.iter().map(|e| scores[*e]).sum();
         let divisor = if self.normalised { sum + 1e-20 } else { 1.0 };
         for (rank, &expert) in order.iter().enumerate() {
@@ -91,6 +103,11 @@ impl MoeRoute {
             }
         }
     }
+}
+
+/// The experts a row of a table names; what names none that is there becomes the last.
+pub fn named_experts(row: &[f32], experts: usize) -> Vec<usize> {
+    row.iter().map(|expert| (*expert as usize).min(experts - 1)).collect()
 }
 
 /// Puts experts of all but the best groups out of the choice.
@@ -116,8 +133,12 @@ impl Op for MoeRoute {
 
     fn cost(&self, view: &NodeView<'_>, axes: &Axes, sizes: &dyn StoredSizes) -> NodeCost {
         let bytes = |i| sizes.weight_bytes(view.program, view.place, &view.tensor(i), 1);
+        let table = |i| sizes.weight_bytes(view.program, view.place, &view.tensor(i), axes.tokens());
         NodeCost {
-            weight_bytes: (0..view.node.weights.len()).map(bytes).sum(),
+            weight_bytes: match self.by_token {
+                true => table(0),
+                false => (0..view.node.weights.len()).map(bytes).sum(),
+            },
             flops: 8 * axes.tokens() * view.read_width(0) as u64,
             ..NodeCost::default()
         }
@@ -129,10 +150,17 @@ impl Op for MoeRoute {
         let (logits, experts, k) = (cx.read(0), cx.view.read_width(0), self.top_k);
         let count = logits.len() / experts * k;
         let (mut ids, mut weights) = (vec![0.0; count], vec![0.0; count]);
+        let table = if self.by_token { cx.weight(0)? } else { Vec::new() };
         for (t, logits) in logits.chunks(experts).enumerate() {
-            self.choose(logits, &bias, &factors, |rank, expert, weight| {
+            let put = |rank, expert, weight| {
                 (ids[t * k + rank], weights[t * k + rank]) = (expert as f32, weight);
-            });
+            };
+            if self.by_token {
+                let named: Vec<usize> = named_experts(&table[cx.tokens[t] as usize], experts);
+                self.weigh_named(logits, &named, put);
+            } else {
+                self.choose(logits, &bias, &factors, put);
+            }
         }
         cx.write(0, ids);
         cx.write(1, weights);

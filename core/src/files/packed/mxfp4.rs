@@ -1,7 +1,7 @@
 //! MXFP4: E2M1 codes in groups of 32 with powers of two as scales.
 //!
 //! gpt-oss files hold stacks of experts as `name_blocks` and `name_scales`, rows being outputs; the model's own tensor is
-//! `[experts, in, out]`.
+//! `[experts, in, out]`. DeepSeek's hold an expert's codes as signed bytes, `weight`, beside `scale`.
 
 use super::bits::{e2m1_at, e8m0};
 use super::{Packed, Tensors, WeightFormat, is_compressed_tensors, matrix, method, shaped};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 pub(super) const FORMAT: WeightFormat = WeightFormat {
     name: "mxfp4",
-    about: "E2M1, groups of 32 with E8M0 scales (`_blocks` and `_scales` of stacked experts, or `weight_packed` and `weight_scale`)",
-    written_by: "quant_method mxfp4, compressed-tensors (mxfp4-pack-quantized)",
-    detect: |settings| method(settings) == Some("mxfp4") || is_compressed_tensors(settings),
+    about: "E2M1, groups of 32 with E8M0 scales (`_blocks` and `_scales` of stacked experts, `weight_packed` and `weight_scale`, or bytes with `scale`)",
+    written_by: "quant_method mxfp4, compressed-tensors (mxfp4-pack-quantized), fp8 (experts of deepseek_v4)",
+    detect: |settings| matches!(method(settings), Some("fp8" | "mxfp4")) || is_compressed_tensors(settings),
     gather,
 };
 
@@ -48,6 +48,17 @@ fn gather(_: &Config, tensors: &mut Tensors) -> Result<(), String> {
             continue;
         }
         let parts = [tensors.take(&module, ".weight_packed")?, tensors.take(&module, ".weight_scale")?];
+        let (rows, bytes) = matrix(&parts[0])?;
+        shaped(&parts[1], &[rows, (2 * bytes).div_ceil(GROUP)])?;
+        let weight = Mxfp4 { parts, width: 2 * bytes, swapped: None };
+        tensors.put(format!("{module}.weight"), FORMAT.name, &[rows, 2 * bytes], Arc::new(weight));
+    }
+    for module in tensors.ending(".scale") {
+        let is = |end, dtype| tensors.get(&module, end).is_some_and(|tensor| tensor.dtype() == dtype);
+        if !(is(".weight", DType::I8) && is(".scale", DType::F8_E8M0)) {
+            continue;
+        }
+        let parts = [tensors.take(&module, ".weight")?, tensors.take(&module, ".scale")?];
         let (rows, bytes) = matrix(&parts[0])?;
         shaped(&parts[1], &[rows, (2 * bytes).div_ceil(GROUP)])?;
         let weight = Mxfp4 { parts, width: 2 * bytes, swapped: None };

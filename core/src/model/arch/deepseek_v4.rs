@@ -303,13 +303,7 @@ impl Model {
     }
 
     /// One stream out of several, by the gates below `module`: of streams, flattened streams, gates and input.
-    fn gate(
-        &self,
-        block: &mut BlockBuilder,
-        module: &str,
-        op: HyperGates,
-        [x, flat, gates, input]: [ValueId; 4],
-    ) {
+    fn gate(&self, block: &mut BlockBuilder, module: &str, op: HyperGates, [x, flat, gates, input]: [ValueId; 4]) {
         let (all, width) = (self.streams * self.hidden, op.width());
         weightless(block, self.eps, all, (x, flat));
         let map = block.weight("hyper_map", &format!("{module}_fn"), &[width, all], None);

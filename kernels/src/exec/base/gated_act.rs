@@ -48,11 +48,15 @@ impl Kernel for Gate {
             let up = match self.op.limit {
                 None => up,
                 Some(_) => {
-                    bounded = part.iter_mut().zip(up).map(|(g, u)| {
-                        let (gate, up) = self.op.bound(*g, *u);
-                        *g = gate;
-                        up
-                    }).collect();
+                    bounded = part
+                        .iter_mut()
+                        .zip(up)
+                        .map(|(g, u)| {
+                            let (gate, up) = self.op.bound(*g, *u);
+                            *g = gate;
+                            up
+                        })
+                        .collect();
                     &bounded
                 }
             };

@@ -26,7 +26,16 @@ pub(super) fn lower(node: Lowering<'_>) -> Result<Box<dyn Kernel>, EngineError> 
         true => node.weights[0].to_f32().chunks(op.top_k).map(|row| named_experts(row, experts)).collect(),
         false => Vec::new(),
     };
-    Ok(Box::new(Route { op, bias, factors, table, experts, logits: n.reads[0], ids: n.writes[0], weights: n.writes[1] }))
+    Ok(Box::new(Route {
+        op,
+        bias,
+        factors,
+        table,
+        experts,
+        logits: n.reads[0],
+        ids: n.writes[0],
+        weights: n.writes[1],
+    }))
 }
 
 impl Kernel for Route {

@@ -1,6 +1,7 @@
 //! From GGUF's architectures to Hugging Face's names and configuration keys, a file each.
 
 mod deepseek2;
+mod deepseek4;
 mod gemma3;
 mod gpt_oss;
 mod llama;
@@ -29,6 +30,7 @@ pub(crate) struct Arch {
 /// All architectures, sorted.
 pub(crate) const ARCHS: &[Arch] = &[
     deepseek2::ARCH,
+    deepseek4::ARCH,
     gemma3::ARCH,
     gpt_oss::ARCH,
     llama::ARCH,
@@ -42,6 +44,13 @@ pub(crate) const ARCHS: &[Arch] = &[
 /// Names outside the layers.
 const OUTSIDE: &[(&str, &str)] =
     &[("output", "lm_head"), ("output_norm", "model.norm"), ("token_embd", "model.embed_tokens")];
+
+/// Tensors outside the layers whose plain names have no kind.
+const OUTSIDE_WHOLE: &[(&str, &str)] = &[
+    ("output_hc_base.weight", "hc_head_base"),
+    ("output_hc_fn.weight", "hc_head_fn"),
+    ("output_hc_scale.weight", "hc_head_scale"),
+];
 
 /// Names within a layer that most families share.
 const COMMON: &[(&str, &str)] = &[
@@ -142,8 +151,11 @@ impl Arch {
         if let Some(plain) = find(OUTSIDE, stem) {
             return Some(format!("{plain}.{kind}"));
         }
+        if let Some(plain) = find(OUTSIDE_WHOLE, stored) {
+            return Some(plain.into());
+        }
         let (layer, whole) = stored.strip_prefix("blk.")?.split_once('.')?;
-        if let Some(plain) = find(WHOLE, whole) {
+        if let Some(plain) = find(self.names, whole).or_else(|| find(WHOLE, whole)) {
             return Some(format!("model.layers.{}.{plain}", layer.parse::<u32>().ok()?));
         }
         let (layer, part) = stem.strip_prefix("blk.")?.split_once('.')?;

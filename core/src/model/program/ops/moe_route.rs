@@ -59,7 +59,16 @@ impl MoeRoute {
     /// Softmax over all experts, the best `top_k` of them.
     pub fn softmax(top_k: usize, normalised: bool) -> Self {
         let score = Score::Softmax;
-        Self { top_k, score, groups: None, normalised, factor: 1.0, biased: false, expert_factors: false, by_token: false }
+        Self {
+            top_k,
+            score,
+            groups: None,
+            normalised,
+            factor: 1.0,
+            biased: false,
+            expert_factors: false,
+            by_token: false,
+        }
     }
 
     /// Chooses for one token: calls `put` with rank, expert and weight.

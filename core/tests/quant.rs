@@ -122,8 +122,10 @@ const KEYS: &[&str] = &[
 
 #[test]
 fn gguf_twins_have_the_same_configuration_and_values() {
-    let mut cases: Vec<_> = ["gemma3", "llama", "qwen3"].map(|case| committed().join(case)).into();
-    cases.extend(fixtures().map(|root| root.join("arch/qwen2")));
+    let mut cases: Vec<_> = ["gemma3", "llama"].map(|case| committed().join(case)).into();
+    for root in fixtures() {
+        cases.extend(["qwen2", "qwen3"].map(|case| root.join("arch").join(case)));
+    }
     for folder in cases {
         let case = folder.file_name().unwrap().to_str().unwrap();
         let plain = Checkpoint::open(&folder).unwrap();

@@ -1,6 +1,6 @@
 //! "Is B faster than A?": the rule, and how its samples are to be taken.
 //!
-//! Samples come in pairs, A and B back to back in random order ([`pair_order`]), each in a fresh process or context, so
+//! Samples come in pairs, A and B back to back in random order ([`compare`]), each in a fresh process or context, so
 //! that drift of the machine falls on both. The effect of a pair is ln(time A / time B); the middle of the pairs with a
 //! bootstrap interval over pairs is compared with a margin: the larger of 0.2 % and the machine's own floor, the
 //! effect seen between A and A ([`noise_floor`]).
@@ -14,7 +14,7 @@
 
 use crate::error::EvalError;
 use crate::rng::Rng;
-use crate::stats::{bootstrap_interval, median};
+use crate::stats::{MedianBootstrap, median};
 use serde::{Deserialize, Serialize};
 
 /// Fewest pairs a decision is made from: with fewer, eight in ten of one sign is a coin's luck.
@@ -87,12 +87,6 @@ pub struct Decision {
     pub pairs: Vec<Pair>,
 }
 
-/// For each of `pairs` pairs, whether A runs first.
-pub fn pair_order(pairs: usize, seed: u64) -> Vec<bool> {
-    let mut rng = Rng::new(seed);
-    (0..pairs).map(|_| rng.coin()).collect()
-}
-
 /// The machine's own floor: the largest median effect seen between A and A.
 pub fn noise_floor(sessions: &[Vec<Pair>]) -> f64 {
     sessions.iter().filter_map(|pairs| median(&effects(pairs))).map(f64::abs).fold(0.0, f64::max)
@@ -103,12 +97,16 @@ pub fn noise_floor(sessions: &[Vec<Pair>]) -> f64 {
 /// # Errors
 /// Fewer than [`FEWEST_PAIRS`] pairs, or a time that is no time.
 pub fn decide(pairs: &[Pair], noise_floor: f64, doubled: bool) -> Result<Decision, EvalError> {
+    let confidence = if doubled { 0.975 } else { 0.95 };
+    decide_at(pairs, noise_floor, confidence)
+}
+
+fn decide_at(pairs: &[Pair], noise_floor: f64, confidence: f64) -> Result<Decision, EvalError> {
     check(pairs)?;
     let effects = effects(pairs);
-    let confidence = if doubled { 0.975 } else { 0.95 };
-    let mut rng = Rng::new(pairs.len() as u64);
-    let middle = |s: &[f64]| median(s).unwrap_or(f64::NAN);
-    let (low, high) = bootstrap_interval(&effects, confidence, &mut rng, middle).unwrap_or((f64::NAN, f64::NAN));
+    let middle = median(&effects).unwrap_or(f64::NAN);
+    let bootstrap = MedianBootstrap::of(&effects);
+    let (low, high) = bootstrap.as_ref().map_or((f64::NAN, f64::NAN), |b| b.interval(confidence));
     let margin = SMALLEST_MARGIN.max(noise_floor);
     let share = |sign: f64| effects.iter().filter(|e| **e * sign > 0.0).count() as f64 / effects.len() as f64;
     let same_within = 0.01f64.max(2.0 * noise_floor);
@@ -123,13 +121,115 @@ pub fn decide(pairs: &[Pair], noise_floor: f64, doubled: bool) -> Result<Decisio
     };
     Ok(Decision {
         outcome,
-        speedup: middle(&effects).exp_m1(),
+        speedup: middle.exp_m1(),
         low: low.exp_m1(),
         high: high.exp_m1(),
         margin,
         faster_share: share(1.0),
         pairs: pairs.to_vec(),
     })
+}
+
+/// Judges the rows of one table together (Holm 1979): of m rows the clearest must clear an interval of 1 − 5 %/m, the next
+/// one of 1 − 5 %/(m−1), and so on; from the first that does not, FASTER and SLOWER become AMBIGUOUS. Without this a
+/// table of twenty rows would show one that is only luck.
+///
+/// # Errors
+/// A row [`decide`] refuses.
+pub fn holm(rows: Vec<Decision>, noise_floor: f64) -> Result<Vec<Decision>, EvalError> {
+    let mut order: Vec<(f64, usize)> = Vec::new();
+    for (i, row) in rows.iter().enumerate() {
+        if let Some(bootstrap) = MedianBootstrap::of(&effects(&row.pairs)) {
+            let wrong = match row.outcome {
+                Outcome::Faster => bootstrap.at_most(row.margin),
+                Outcome::Slower => 1.0 - bootstrap.at_most(-row.margin),
+                Outcome::Same | Outcome::Ambiguous => continue,
+            };
+            order.push((wrong, i));
+        }
+    }
+    order.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (total, mut rows, mut holds) = (rows.len(), rows, true);
+    for (rank, (_, i)) in order.into_iter().enumerate() {
+        let strict = decide_at(&rows[i].pairs, noise_floor, 1.0 - 0.05 / (total - rank) as f64)?;
+        holds &= strict.outcome == rows[i].outcome;
+        if !holds {
+            rows[i].outcome = Outcome::Ambiguous;
+        }
+    }
+    Ok(rows)
+}
+
+/// Which of two engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one compared with.
+    A,
+    /// The one asked about.
+    B,
+}
+
+/// One run asked for: which engine, in which pair, with which content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The engine.
+    pub side: Side,
+    /// The pair, from 0.
+    pub pair: usize,
+    /// Seed of the content: the same for both engines of a pair, another for every pair.
+    pub seed: u64,
+}
+
+/// How a comparison is to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Comparison {
+    /// Pairs at first; twice as many where they do not say.
+    pub pairs: usize,
+    /// The machine's own floor.
+    pub noise_floor: f64,
+    /// Decides order and content; drawn after both engines were fixed.
+    pub seed: u64,
+}
+
+/// Compares B with A: `time` makes a fresh process or context for the engine of the turn, lets it settle, and answers the
+/// seconds it took for the turn's work.
+///
+/// # Errors
+/// What `time` fails with, or times that are none.
+pub fn compare<E: From<EvalError>>(
+    comparison: &Comparison,
+    time: &mut dyn FnMut(Turn) -> Result<f64, E>,
+) -> Result<Decision, E> {
+    let count = comparison.pairs.max(FEWEST_PAIRS);
+    let mut rng = Rng::new(comparison.seed);
+    let mut pairs = take_pairs(count, 0, &mut rng, time)?;
+    let first = decide(&pairs, comparison.noise_floor, false)?;
+    if first.outcome != Outcome::Ambiguous {
+        return Ok(first);
+    }
+    pairs.extend(take_pairs(count, count, &mut rng, time)?);
+    Ok(decide(&pairs, comparison.noise_floor, true)?)
+}
+
+fn take_pairs<E>(
+    count: usize,
+    from: usize,
+    rng: &mut Rng,
+    time: &mut dyn FnMut(Turn) -> Result<f64, E>,
+) -> Result<Vec<Pair>, E> {
+    (from..from + count)
+        .map(|pair| {
+            let (a_first, seed) = (rng.coin(), rng.next_u64());
+            let mut run = |side| time(Turn { side, pair, seed });
+            if a_first {
+                let a_s = run(Side::A)?;
+                Ok(Pair { a_s, b_s: run(Side::B)? })
+            } else {
+                let b_s = run(Side::B)?;
+                Ok(Pair { a_s: run(Side::A)?, b_s })
+            }
+        })
+        .collect()
 }
 
 fn effects(pairs: &[Pair]) -> Vec<f64> {
@@ -175,27 +275,21 @@ mod tests {
             (self.drift * at as f64 + noise + outlier - speedup).exp()
         }
 
-        fn pairs(&mut self, count: usize, speedup: f64) -> Vec<Pair> {
-            let order = pair_order(count, self.rng.next_u64());
-            order
-                .iter()
-                .enumerate()
-                .map(|(i, a_first)| {
-                    if *a_first {
-                        let a_s = self.run(2 * i, 0.0);
-                        Pair { a_s, b_s: self.run(2 * i + 1, speedup) }
-                    } else {
-                        let b_s = self.run(2 * i, speedup);
-                        Pair { a_s: self.run(2 * i + 1, 0.0), b_s }
-                    }
-                })
-                .collect()
+        /// A whole comparison, doubled where ten pairs do not say.
+        fn compared(&mut self, speedup: f64) -> Outcome {
+            let comparison = Comparison { pairs: 10, noise_floor: 0.0, seed: self.rng.next_u64() };
+            let mut at = 0;
+            let mut time = |turn: Turn| {
+                at += 1;
+                Ok::<f64, EvalError>(self.run(at, if turn.side == Side::B { speedup } else { 0.0 }))
+            };
+            compare(&comparison, &mut time).unwrap().outcome
         }
     }
 
     fn outcomes(speedup: f64, trials: usize, seed: u64) -> Vec<Outcome> {
         let mut rng = Rng::new(seed);
-        (0..trials).map(|_| decide(&Machine::new(&mut rng).pairs(10, speedup), 0.0, false).unwrap().outcome).collect()
+        (0..trials).map(|_| Machine::new(&mut rng).compared(speedup)).collect()
     }
 
     fn share(outcomes: &[Outcome], wanted: Outcome) -> f64 {
@@ -204,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_same_engine_is_called_faster_in_less_than_one_comparison_in_a_hundred() {
-        let outcomes = outcomes(0.0, 2_000, 42);
+        let outcomes = outcomes(0.0, 4_000, 42);
         let (faster, slower) = (share(&outcomes, Outcome::Faster), share(&outcomes, Outcome::Slower));
         assert!(faster <= 0.01 && slower <= 0.01, "faster {faster}, slower {slower}");
     }
@@ -213,6 +307,56 @@ mod tests {
     fn two_per_cent_are_found_and_called_by_their_sign() {
         assert!(share(&outcomes(0.02, 300, 7), Outcome::Faster) >= 0.95);
         assert!(share(&outcomes(-0.02, 300, 8), Outcome::Slower) >= 0.95);
+    }
+
+    #[test]
+    fn one_per_cent_is_found_more_often_than_not() {
+        let found = share(&outcomes(0.01, 400, 9), Outcome::Faster);
+        assert!(found >= 0.7, "{found}");
+    }
+
+    #[test]
+    fn without_interleaving_the_same_rule_would_be_fooled_by_drift() {
+        // All runs of A, then all of B: what this rule must never be given. It shows that the 1 % above is no accident
+        // of a tame simulation.
+        let mut rng = Rng::new(42);
+        let fooled = (0..1_000).filter(|_| {
+            let mut machine = Machine::new(&mut rng);
+            let times: Vec<f64> = (0..20).map(|at| machine.run(at, 0.0)).collect();
+            let pairs: Vec<Pair> = (0..10).map(|i| Pair { a_s: times[i], b_s: times[10 + i] }).collect();
+            matches!(decide(&pairs, 0.0, false).unwrap().outcome, Outcome::Faster | Outcome::Slower)
+        });
+        assert!(fooled.count() > 50);
+    }
+
+    #[test]
+    fn a_table_of_luck_shows_no_winner_and_a_clear_one_stays() {
+        let row = |speedup: f64, seed| {
+            let mut rng = Rng::new(seed);
+            let mut pair = || Pair { a_s: 1.0 + 0.004 * rng.normal().abs(), b_s: (-speedup).exp() };
+            decide(&(0..10).map(|_| pair()).collect::<Vec<_>>(), 0.0, false).unwrap()
+        };
+        let mut rows: Vec<Decision> = (0..19).map(|i| row(0.0, i)).collect();
+        rows.push(row(0.2, 99));
+        let before = rows.iter().filter(|row| row.outcome == Outcome::Faster).count();
+        let after = holm(rows, 0.0).unwrap();
+        assert_eq!(after[19].outcome, Outcome::Faster);
+        assert!(after.iter().filter(|row| row.outcome == Outcome::Faster).count() < before, "{before}");
+    }
+
+    #[test]
+    fn both_engines_of_a_pair_get_the_same_content_and_the_order_varies() {
+        let mut seen = Vec::new();
+        let comparison = Comparison { pairs: 10, noise_floor: 0.0, seed: 5 };
+        let mut time = |turn: Turn| {
+            seen.push(turn);
+            Ok::<f64, EvalError>(1.0)
+        };
+        assert_eq!(compare(&comparison, &mut time).unwrap().outcome, Outcome::Same);
+        assert_eq!(seen.len(), 20);
+        assert!(seen.chunks(2).all(|pair| pair[0].seed == pair[1].seed && pair[0].side != pair[1].side));
+        assert!(seen.chunks(2).any(|pair| pair[0].side == Side::A) && seen.chunks(2).any(|p| p[0].side == Side::B));
+        assert!(seen.chunks(2).all(|pair| seen.iter().filter(|turn| turn.seed == pair[0].seed).count() == 2));
     }
 
     #[test]

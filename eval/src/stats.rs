@@ -99,6 +99,92 @@ pub fn bootstrap_interval<T: Clone>(
     Some((quantile_sorted(&found, tail)?, quantile_sorted(&found, 1.0 - tail)?))
 }
 
+/// The bootstrap distribution of a median, exactly: what infinitely many resamples would give, without chance.
+///
+/// Drawing n of n sorted values with replacement, the two middle order statistics k and k+1 stand at i < j when k draws
+/// lie at or below i (one of them at i) and the others at or above j (one of them at j); that is a product of powers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MedianBootstrap {
+    /// Possible medians, ascending, each with its probability.
+    points: Vec<(f64, f64)>,
+}
+
+impl MedianBootstrap {
+    /// Of `values`; `None` without any.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        if n == 0 {
+            return None;
+        }
+        let mut points = if n % 2 == 1 { odd(&sorted) } else { even(&sorted) };
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Some(Self { points })
+    }
+
+    /// The interval that holds a share `confidence` of the medians.
+    pub fn interval(&self, confidence: f64) -> (f64, f64) {
+        let tail = (1.0 - confidence) / 2.0;
+        (self.quantile(tail), self.quantile(1.0 - tail))
+    }
+
+    /// Probability of a median at or below `value`.
+    pub fn at_most(&self, value: f64) -> f64 {
+        self.points.iter().filter(|(x, _)| *x <= value).map(|(_, p)| p).sum::<f64>().min(1.0)
+    }
+
+    fn quantile(&self, q: f64) -> f64 {
+        let mut sum = 0.0;
+        for (value, probability) in &self.points {
+            sum += probability;
+            // Rounding of the summed powers is below 1e-12.
+            if sum >= q - 1e-12 {
+                return *value;
+            }
+        }
+        self.points.last().map_or(f64::NAN, |(value, _)| *value)
+    }
+}
+
+/// ln of the number of ways to choose `k` of `n`.
+fn ln_choose(n: usize, k: usize) -> f64 {
+    (1..=k).map(|i| ((n - k + i) as f64 / i as f64).ln()).sum()
+}
+
+/// P(order statistic `k` of n draws stands at or below the `i`-th of n values), both from 1.
+fn order_cdf(n: usize, k: usize, i: usize) -> f64 {
+    let below = i as f64 / n as f64;
+    (k..=n)
+        .map(|draws| ln_choose(n, draws).exp() * below.powi(draws as i32) * (1.0 - below).powi((n - draws) as i32))
+        .sum()
+}
+
+fn odd(sorted: &[f64]) -> Vec<(f64, f64)> {
+    let (n, k) = (sorted.len(), sorted.len() / 2 + 1);
+    (1..=n).map(|i| (sorted[i - 1], order_cdf(n, k, i) - order_cdf(n, k, i - 1))).collect()
+}
+
+fn even(sorted: &[f64]) -> Vec<(f64, f64)> {
+    let (n, k) = (sorted.len(), sorted.len() / 2);
+    let share = |count: usize| count as f64 / n as f64;
+    let ways = ln_choose(n, k).exp();
+    let power = |x: f64| x.powi(k as i32);
+    let mut points = Vec::with_capacity(n * (n + 1) / 2);
+    for i in 1..=n {
+        let mut alone = order_cdf(n, k, i) - order_cdf(n, k, i - 1);
+        let low = power(share(i)) - power(share(i - 1));
+        for j in i + 1..=n {
+            let high = power(share(n - j + 1)) - power(share(n - j));
+            let both = ways * low * high;
+            alone -= both;
+            points.push(((sorted[i - 1] + sorted[j - 1]) / 2.0, both));
+        }
+        points.push((sorted[i - 1], alone.max(0.0)));
+    }
+    points
+}
+
 /// What one text adds to a mean over tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
@@ -155,6 +241,29 @@ mod tests {
             .count();
         // 95 % of 200 is 190; the percentile bootstrap at n = 30 covers about 93 %, three standard errors are 11.
         assert!((175..=200).contains(&hits), "{hits} of 200");
+    }
+
+    #[test]
+    fn the_exact_bootstrap_is_what_many_resamples_give() {
+        let mut rng = Rng::new(3);
+        for n in [1usize, 2, 5, 10, 11, 20] {
+            let values: Vec<f64> = (0..n).map(|_| rng.normal()).collect();
+            let exact = MedianBootstrap::of(&values).unwrap();
+            assert!((exact.points.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-9, "{n}");
+            let at = median(&values).unwrap() + 0.1;
+            let draws = 20_000;
+            let below = (0..draws)
+                .filter(|_| {
+                    let sample: Vec<f64> = (0..n).map(|_| values[rng.below(n)]).collect();
+                    median(&sample).unwrap() <= at
+                })
+                .count();
+            // Four standard errors of a share at 20,000 draws.
+            let share = below as f64 / f64::from(draws);
+            assert!((exact.at_most(at) - share).abs() < 4.0 * 0.5 / f64::from(draws).sqrt(), "{n}: {share}");
+        }
+        assert_eq!(MedianBootstrap::of(&[]), None);
+        assert_eq!(MedianBootstrap::of(&[2.0]).unwrap().interval(0.95), (2.0, 2.0));
     }
 
     #[test]

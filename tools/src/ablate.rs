@@ -3,6 +3,7 @@
 use crate::assembly;
 use crate::candidate::Candidate;
 use crate::context::Context;
+use crate::duel::{Arena, Contender, GENERATED, TURNS};
 use crate::error::ToolError;
 use crate::host::{self, Host};
 use crate::judge::{self, Extent};
@@ -14,27 +15,17 @@ use crit_catalog::package;
 use crit_core::digest::Digest;
 use crit_core::error::ErrorKind;
 use crit_core::plugin::{Assembly, Manifest};
-use crit_core::protocol::Generate;
-use crit_eval::decision::{self, Decision, FEWEST_PAIRS, Outcome, Pair, decide, pair_order};
+use crit_eval::decision::{self, Decision, FEWEST_PAIRS};
 use crit_eval::quality::gate;
-use crit_eval::rng::Rng;
 use crit_records::Draft;
 use crit_records::format::{AblationBody, AblationRow, Direction, Form, Metric, RowStatus, Variant};
 use crit_records::quantity::{Quantity, ppm};
 use serde::{Deserialize, Serialize};
-use std::time::Instant;
 
 /// The figure rows compare.
 const METRIC: &str = "session_tok_s";
 /// Tokens of each text compared with the reference.
 const COMPARED: usize = 64;
-/// Turns of a session: from the second on, its beginning is known to a prefix cache.
-const TURNS: u32 = 3;
-/// Prompt tokens of a turn.
-const PROMPT_TOKENS: usize = 96;
-/// Tokens generated in a turn.
-const GENERATED: u32 = 48;
-
 /// The tool.
 pub struct Ablate;
 
@@ -97,7 +88,7 @@ impl Tool for Ablate {
     const NAME: &'static str = "ablate";
     const TITLE: &'static str = "Ablate a candidate's plugins";
     const DESCRIPTION: &'static str = "Ablation study of an inference engine candidate: benchmark it with each plugin \
-        switched off and with each plugin alone, as paired sessions, with the change in tokens/s, its interval and the \
+        switched off and with each plugin alone, as paired sessions in fresh processes, with the change in tokens/s, its interval and the \
         quality. Shows which optimization carries the speedup. Needs a passed smoke test.";
     const EFFECT: Effect = Effect::Adds { idempotent: true };
     const RUNS: Runs = Runs::Job { deadline_s: 4 * 3600, inline_without_workspace: false };
@@ -175,8 +166,8 @@ struct Study<'a> {
     candidate: &'a Candidate,
     pairs: usize,
     own: Vec<Manifest>,
-    /// Token ids of text that sessions take their prompts from.
-    text: Vec<u32>,
+    arena: Arena<'a>,
+    seed: u64,
 }
 
 impl<'a> Study<'a> {
@@ -186,8 +177,10 @@ impl<'a> Study<'a> {
             Form::Package => package::plugins(root)?.into_iter().map(|own| own.manifest).collect(),
             _ => Vec::new(),
         };
-        let text = judge::texts(&candidate.assembly.model)?.into_iter().flat_map(|text| text.ids).collect();
-        Ok(Self { context, candidate, pairs, own, text })
+        let arena = Arena::new(context, &candidate.assembly.model)?;
+        // The candidate is frozen: what is drawn now it cannot have seen.
+        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+        Ok(Self { context, candidate, pairs, own, arena, seed })
     }
 
     fn rows(&self) -> Result<(Vec<MeasuredRow>, f64), ToolError> {
@@ -198,7 +191,7 @@ impl<'a> Study<'a> {
         let full = &self.candidate.assembly;
         let bare = Assembly { plugins: Vec::new(), ..full.clone() };
         self.context.report().phase("ablate: the candidate against itself");
-        let noise = decision::noise_floor(&[self.sessions(full, full, self.pairs, 1)?.0]);
+        let noise = self.arena.noise(&self.contender(full, "full")?, self.pairs, self.seed)?;
         let mut rows = Vec::new();
         let total = plugins.len() as u64 * 2;
         for plugin in &plugins {
@@ -210,7 +203,7 @@ impl<'a> Study<'a> {
                 rows.push(self.row(plugin, variant, &changed, base, noise)?);
             }
         }
-        Ok((rows, noise))
+        Ok((together(rows, noise)?, noise))
     }
 
     fn row(
@@ -234,14 +227,11 @@ impl<'a> Study<'a> {
         if let Err(error) = assembly::check(changed.clone(), &self.own) {
             return Ok(MeasuredRow { row: Row { reason: Some(error.message), ..blank }, tok_s: None, decision: None });
         }
-        let (mut pairs, tokens) = self.sessions(base, changed, self.pairs, 2)?;
-        let mut decision = decide(&pairs, noise, false)?;
-        if decision.outcome == Outcome::Ambiguous {
-            pairs.extend(self.sessions(base, changed, self.pairs, 3)?.0);
-            decision = decide(&pairs, noise, true)?;
-        }
-        let mean_kld = self.kld(changed)?;
-        let mut times: Vec<f64> = pairs.iter().map(|pair| pair.b_s).collect();
+        let (a, b) = (self.contender(base, "base")?, self.contender(changed, "changed")?);
+        let seed = self.seed ^ Digest::of(format!("{plugin} {variant:?}").as_bytes()).bytes()[0] as u64;
+        let duelled = self.arena.compare((&a, &b), self.pairs, noise, seed)?;
+        let (decision, mean_kld) = (duelled.decision, self.kld(changed)?);
+        let mut times: Vec<f64> = decision.pairs.iter().map(|pair| pair.b_s).collect();
         times.sort_by(f64::total_cmp);
         let row = Row {
             outcome: decision.outcome.word().into(),
@@ -251,85 +241,33 @@ impl<'a> Study<'a> {
             mean_kld,
             ..blank
         };
-        Ok(MeasuredRow { row, tok_s: times.get(times.len() / 2).map(|s| tokens as f64 / s), decision: Some(decision) })
+        let tok_s = times.get(times.len() / 2).map(|s| duelled.tokens as f64 / s);
+        Ok(MeasuredRow { row, tok_s, decision: Some(decision) })
     }
 
-    fn start(&self, assembly: &Assembly, name: &str) -> Result<Host, ToolError> {
+    fn contender(&self, assembly: &Assembly, name: &str) -> Result<Contender, ToolError> {
         let config = host::write_config(self.context, assembly, &format!("ablate-{name}-{}", std::process::id()))?;
         let mut command = host::command(self.context, self.candidate, &format!("ablate-{name}"))?;
         command.config = Some(config);
-        Host::start(&command)
+        Ok(Contender { command })
     }
 
     fn kld(&self, assembly: &Assembly) -> Result<Option<f64>, ToolError> {
-        let mut host = self.start(assembly, "quality")?;
+        let mut host = Host::start(&self.contender(assembly, "quality")?.command)?;
         let variant = Candidate { assembly: assembly.clone(), ..self.candidate.clone() };
         let extent = Extent { tokens_per_text: COMPARED, paths: None };
         let quality = judge::quality(self.context, &variant, &mut host, &extent)?;
         Ok(gate::worst(&quality.paths).and_then(|path| path.kld.as_ref()).map(|kld| kld.mean))
     }
-
-    /// Paired sessions of two assemblies, and the tokens of a session.
-    fn sessions(&self, a: &Assembly, b: &Assembly, count: usize, seed: u64) -> Result<(Vec<Pair>, u64), ToolError> {
-        let (a, b) = (self.start(a, "a")?, self.start(b, "b")?);
-        let context_tokens = a.client().info()?.max_context as usize;
-        let mut rng = Rng::new(seed);
-        // Pages, caches and clocks settle; what this session takes is not looked at.
-        let warm = self.script(&mut rng, context_tokens);
-        session(&a, &warm)?;
-        session(&b, &warm)?;
-        let mut pairs = Vec::new();
-        let mut tokens = 0;
-        for a_first in pair_order(count, seed) {
-            // Fresh text for every pair: nothing of an earlier one is in a cache.
-            let script = self.script(&mut rng, context_tokens);
-            let (a_s, b_s) = if a_first {
-                let first = session(&a, &script)?;
-                (first, session(&b, &script)?)
-            } else {
-                let first = session(&b, &script)?;
-                (session(&a, &script)?, first)
-            };
-            tokens = script.tokens();
-            pairs.push(Pair { a_s, b_s });
-        }
-        Ok((pairs, tokens))
-    }
-
-    fn script(&self, rng: &mut Rng, context_tokens: usize) -> Script {
-        let turn = PROMPT_TOKENS + GENERATED as usize;
-        let turns = (context_tokens.saturating_sub(8) / turn).clamp(1, TURNS as usize);
-        let room = self.text.len().saturating_sub(PROMPT_TOKENS).max(1) as u64;
-        let prompts = (0..turns)
-            .map(|_| {
-                let from = (rng.next_u64() % room) as usize;
-                self.text[from..self.text.len().min(from + PROMPT_TOKENS)].to_vec()
-            })
-            .collect();
-        Script { prompts }
-    }
 }
 
-/// The turns of a session.
-struct Script {
-    prompts: Vec<Vec<u32>>,
-}
-
-impl Script {
-    fn tokens(&self) -> u64 {
-        self.prompts.iter().map(|prompt| prompt.len() as u64 + u64::from(GENERATED)).sum()
+/// Judges the rows as one table, so that the more rows there are the clearer each must be.
+fn together(mut rows: Vec<MeasuredRow>, noise: f64) -> Result<Vec<MeasuredRow>, ToolError> {
+    let decisions: Vec<Decision> = rows.iter().filter_map(|row| row.decision.clone()).collect();
+    let judged = decision::holm(decisions, noise)?;
+    for (row, decision) in rows.iter_mut().filter(|row| row.decision.is_some()).zip(judged) {
+        row.row.outcome = decision.outcome.word().into();
+        row.decision = Some(decision);
     }
-}
-
-/// Runs a session and returns its seconds. Every engine decodes its own output; end tokens are ignored, so that all do
-/// the same work.
-fn session(host: &Host, script: &Script) -> Result<f64, ToolError> {
-    let begun = Instant::now();
-    let mut history: Vec<u32> = Vec::new();
-    for prompt in &script.prompts {
-        history.extend_from_slice(prompt);
-        let request = Generate { prompt: history.clone(), max_tokens: GENERATED, ..Generate::default() };
-        history.extend(host.client().submit(request)?.finish()?.tokens);
-    }
-    Ok(begun.elapsed().as_secs_f64())
+    Ok(rows)
 }

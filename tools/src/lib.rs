@@ -8,14 +8,17 @@
 //! Nothing here prints or knows a protocol.
 
 pub mod assembly;
+pub mod bench;
 pub mod candidate;
 pub mod catalog;
 pub mod checkpoint;
 pub mod context;
 pub mod dequant;
+pub mod duel;
 pub mod embedded;
 pub mod engines;
 pub mod error;
+pub mod floor;
 pub mod host;
 pub mod jobs;
 pub mod judge;

@@ -2,17 +2,23 @@
 
 use crate::candidate::Candidate;
 use crate::context::Context;
+use crate::duel::{Arena, Contender};
 use crate::error::ToolError;
+use crate::host;
 use crate::next::Next;
 use crate::run_status::{figure, leader, verdict};
 use crate::runs::{self, CandidateState, RunState};
 use crate::tool::{Effect, Runs, Tool};
 use crit_core::digest::Digest;
 use crit_core::error::ErrorKind;
+use crit_eval::decision::{Decision, FEWEST_PAIRS, Outcome as Verdict};
 use crit_records::format::{DecisionBody, Exclusion, Outcome, RecordId, SealBody, SelectionBody};
 use crit_records::quantity::ppm;
 use crit_records::{Draft, Store};
 use serde::{Deserialize, Serialize};
+
+/// Recorded figures closer than this are measured again in pairs: what a session of evals differs by from another.
+const CONTESTED: f64 = 0.1;
 
 /// The tool.
 pub struct Seal;
@@ -59,7 +65,7 @@ impl Tool for Seal {
         candidates and close the run under one hash. Needs the exact digest, a passed smoke test and finished speed \
         and quality evals. After it, `crit serve` serves the candidate and nothing can be added to the run.";
     const EFFECT: Effect = Effect::Adds { idempotent: true };
-    const RUNS: Runs = Runs::Job { deadline_s: 600, inline_without_workspace: false };
+    const RUNS: Runs = Runs::Job { deadline_s: 4 * 3600, inline_without_workspace: false };
     type Params = Params;
     type Output = Output;
 
@@ -91,7 +97,7 @@ impl Tool for Seal {
             .with_next(Next::call("build_candidate")));
         }
         close_open_evals(&store, &state)?;
-        let margin = record(&store, &state, winner, digest, params.reason.as_deref())?;
+        let margin = record(context, &store, &state, winner, digest, params.reason.as_deref())?;
         let seal = SealBody {
             candidate: digest,
             executable: candidate.parts.executable,
@@ -164,6 +170,7 @@ fn close_open_evals(store: &Store, state: &RunState) -> Result<(), ToolError> {
 
 /// Records decision and selection; returns the margin over the next best as a share.
 fn record(
+    context: &Context,
     store: &Store,
     state: &RunState,
     winner: &CandidateState,
@@ -194,13 +201,36 @@ fn record(
     let own = speed(winner).unwrap_or_default();
     let second = considered.iter().find(|(other, _)| *other != digest);
     let margin = second.map(|(_, value)| own / value - 1.0).filter(|margin| margin.is_finite());
+    let contest = match second {
+        Some((other, _)) if margin.is_none_or(|margin| margin.abs() < CONTESTED) => {
+            Some(contest(context, digest, *other)?)
+        }
+        _ => None,
+    };
+    let unexplained = reason.is_none_or(|reason| reason.trim().is_empty());
+    if let (Some(contest), Some((other, _)), true) = (&contest, second, unexplained)
+        && contest.decision.outcome == Verdict::Slower
+    {
+        return Err(ToolError::new(
+            ErrorKind::Check,
+            format!("measured again in pairs, this candidate is slower than {}: {}", other.short(), contest.words()),
+        )
+        .with_hint("seal the faster one, or say in `reason` why this one")
+        .with_next(Next::call("seal").with("candidate", other.to_string())));
+    }
     let decision = DecisionBody {
         question: "which candidate is sealed?".into(),
         options: considered.iter().map(|(digest, _)| digest.to_string()).collect(),
         rule: runs::DECISION_RULE.into(),
         inputs,
         outcome: digest.to_string(),
-        reason: reason.unwrap_or("it leads by the rule").into(),
+        reason: match (reason, &contest) {
+            (Some(reason), _) => reason.into(),
+            (None, Some(contest)) => {
+                format!("it leads by the rule; against the next best in pairs: {}", contest.words())
+            }
+            (None, None) => "it leads by the rule".into(),
+        },
     };
     store.append(&state.info.id, Draft::new(&decision)?)?;
     let selection = SelectionBody {
@@ -210,11 +240,52 @@ fn record(
         winner: digest,
         runner_up: second.map(|(digest, _)| *digest),
         margin_ppm: margin.and_then(|margin| ppm(margin).ok()),
-        noise_ppm: None,
+        noise_ppm: contest.and_then(|contest| ppm(contest.noise).ok()),
         holdout: Vec::new(),
     };
     store.append(&state.info.id, Draft::new(&selection)?)?;
     Ok(margin)
+}
+
+/// The winner measured again against the next best, on content neither has seen: the best of a search is also the
+/// luckiest.
+struct Contest {
+    decision: Decision,
+    noise: f64,
+}
+
+impl Contest {
+    fn words(&self) -> String {
+        let Decision { outcome, speedup, low, high, pairs, .. } = &self.decision;
+        let percent = |share: f64| share * 100.0;
+        format!(
+            "{} ({:+.1} %, {:+.1} to {:+.1} %, {} pairs)",
+            outcome.word(),
+            percent(*speedup),
+            percent(*low),
+            percent(*high),
+            pairs.len()
+        )
+    }
+}
+
+fn contest(context: &Context, winner: Digest, other: Digest) -> Result<Contest, ToolError> {
+    let _alone = context.measure("seal")?;
+    context.report().phase("seal: the winner against the next best");
+    let load = |digest: &Digest, name: &str| -> Result<(Candidate, Contender), ToolError> {
+        let candidate = Candidate::load(context.workspace()?, digest)?;
+        let command = host::command(context, &candidate, name)?;
+        Ok((candidate, Contender { command }))
+    };
+    let ((candidate, winner), (_, other)) = (load(&winner, "seal-winner")?, load(&other, "seal-other")?);
+    let arena = Arena::new(context, &candidate.assembly.model)?;
+    let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+    let noise = match arena.known_noise() {
+        (_, 0) => arena.noise(&winner, FEWEST_PAIRS, seed)?,
+        (noise, _) => noise,
+    };
+    let decision = arena.compare((&other, &winner), FEWEST_PAIRS, noise, !seed)?.decision;
+    Ok(Contest { decision, noise })
 }
 
 fn why_excluded(one: &CandidateState) -> String {

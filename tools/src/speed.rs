@@ -99,6 +99,7 @@ pub fn served(
     let mut stats = || -> Result<EngineStats, Failure> { Ok(counters.stats()?) };
     let mut known = ServedContext {
         count_tokens: &|text| tokenizer.encode(text, true).map_or(usize::MAX, |ids| ids.len()),
+        counts_are_exact: false,
         stats: Some(&mut stats),
         ceiling,
     };

@@ -137,7 +137,16 @@ impl Evaluation {
             };
             [of("decode", &direct.decode_detail), of("prefill", &direct.prefill_detail)]
         });
-        served.chain(direct).flatten().collect()
+        // A whole suite can be invalid without a share: token counts that are not believed.
+        let whole = self.served.iter().filter(|served| served.state == Some(ShareState::Invalid)).map(|served| {
+            let reason = served.reason.clone();
+            Some((ShareState::Invalid, reason.unwrap_or_else(|| "the speed suite".into())))
+        });
+        let mut states: Vec<(ShareState, String)> = served.chain(direct).flatten().collect();
+        if states.iter().all(|(state, _)| *state != ShareState::Invalid) {
+            states.extend(whole.flatten());
+        }
+        states
     }
 
     /// Decode and prefill as the report leads with: through the server if measured, else through the protocol.

@@ -45,6 +45,21 @@ impl Address {
     /// # Errors
     /// No connection, a broken answer, or a status other than 200.
     pub fn send(&self, method: &str, path: &str, body: Option<&str>, timeout: Duration) -> Result<Body, EvalError> {
+        self.send_as(method, path, body, timeout, None)
+    }
+
+    /// The same with a bearer token.
+    ///
+    /// # Errors
+    /// As [`Address::send`].
+    pub fn send_as(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+        timeout: Duration,
+        bearer: Option<&str>,
+    ) -> Result<Body, EvalError> {
         let broken = |error: std::io::Error| self.broken(&error.to_string());
         let mut stream = TcpStream::connect(&self.authority).map_err(broken)?;
         stream.set_nodelay(true).map_err(broken)?;
@@ -52,8 +67,9 @@ impl Address {
         stream.set_write_timeout(Some(timeout)).map_err(broken)?;
         let path = format!("{}{path}", self.prefix);
         let body = body.unwrap_or("");
+        let bearer = bearer.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: */*\r\nContent-Type: \
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: */*\r\n{bearer}Content-Type: \
              application/json\r\nContent-Length: {}\r\n\r\n",
             self.authority,
             body.len()

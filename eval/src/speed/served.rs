@@ -49,6 +49,10 @@ pub struct ServedOptions {
     pub timeout: Duration,
     /// Seed of the lines in front of the prompts and of the sampling; drawn after the engine is fixed.
     pub seed: u64,
+    /// Name of the model to ask for, where a server wants one.
+    pub model: Option<String>,
+    /// Bearer token to send.
+    pub bearer: Option<String>,
 }
 
 impl ServedOptions {
@@ -63,9 +67,18 @@ impl ServedOptions {
             warm_up_limit: Duration::from_secs(20),
             timeout: Duration::from_secs(300),
             seed,
+            model: None,
+            bearer: None,
         }
     }
 }
+
+/// A server may count more tokens than its text has when encoded anew: special tokens have no text, and a sampled text is
+/// not always split as the tokenizer would split it. More than twice as many is no rounding.
+const COUNT_SLACK: f64 = 2.0;
+
+/// How the note of an overcount begins.
+const OVERCOUNT: &str = "token count not believed";
 
 /// A prompt that was not measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -139,6 +152,9 @@ pub type StatsSource<'a> = &'a mut dyn FnMut() -> Result<EngineStats, Failure>;
 pub struct ServedContext<'a> {
     /// Tokens of a prompt's text, template included as far as known.
     pub count_tokens: &'a dyn Fn(&str) -> usize,
+    /// Whether `count_tokens` is the model's own tokenizer: then it stands in for a server that tells no usage, and
+    /// checks one that does.
+    pub counts_are_exact: bool,
     /// The engine's counters.
     pub stats: Option<StatsSource<'a>>,
     /// For the ceilings; needs the counters.
@@ -159,10 +175,23 @@ pub fn measure(
     let (wanted, skipped) = choose(options, context.count_tokens)?;
     progress("speed: warming up the server");
     let shortest = wanted[0].clone();
-    let warm = warm_up(options.warm_up_limit, || client.run(&shortest, 16).map(|run| run.end_s))?;
-    let mut measured = Vec::new();
+    let warm = warm_up(options.warm_up_limit, || client.run(&shortest, 16, context).map(|run| run.end_s))?;
+    let (mut measured, mut skipped) = (Vec::new(), skipped);
     for prompt in &wanted {
-        measured.push(measure_prompt(&mut client, prompt, context, progress)?);
+        match measure_prompt(&mut client, prompt, context, progress) {
+            Ok(prompt) => measured.push(prompt),
+            // A server whose context is not known here says so itself.
+            Err(EvalError::Status { status: 400 | 413 | 422, body, .. }) => {
+                skipped.push(SkippedPrompt { name: prompt.name.into(), why: format!("the server refused it: {body}") });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if measured.is_empty() {
+        return Err(EvalError::Request {
+            what: "the server refused every prompt of the suite".into(),
+            hint: format!("it says: {}", skipped.first().map_or("", |one| one.why.as_str())),
+        });
     }
     Ok(summary(options, measured, skipped, warm))
 }
@@ -217,11 +246,11 @@ fn measure_prompt(
     progress: Progress<'_>,
 ) -> Result<PromptSpeed, EvalError> {
     progress(&format!("speed: {}", prompt.name));
-    let one_token_s = client.run(prompt, 1)?.end_s;
+    let one_token_s = client.run(prompt, 1, context)?.end_s;
     let mut samples = Samples::default();
     for _ in 0..client.options.repeats.max(1) {
         let before = read_stats(context)?;
-        let run = client.run(prompt, client.options.generate_tokens)?;
+        let run = client.run(prompt, client.options.generate_tokens, context)?;
         let after = read_stats(context)?;
         samples.take(&run, one_token_s, before.zip(after), context.ceiling)?;
     }
@@ -260,6 +289,7 @@ impl Samples {
         } else {
             self.note("answers too short to time decoding");
         }
+        run.notes.iter().for_each(|note| self.note(note));
         let Some((before, after)) = stats else { return Ok(()) };
         let counted = after.generated_tokens.saturating_sub(before.generated_tokens);
         if counted != run.generated {
@@ -306,6 +336,9 @@ fn summary(options: &ServedOptions, prompts: Vec<PromptSpeed>, skipped: Vec<Skip
     let gravest = [ShareState::Invalid, ShareState::Unstable, ShareState::Valid]
         .into_iter()
         .find_map(|state| shares().find(|share| share.state == state));
+    let overcount = prompts.iter().find_map(|p| {
+        p.notes.iter().find(|note| note.starts_with(OVERCOUNT)).map(|note| format!("{}: {note}", p.name))
+    });
     ServedSpeed {
         suite: SUITE_VERSION.into(),
         suite_digest: suite_digest().to_string(),
@@ -314,8 +347,8 @@ fn summary(options: &ServedOptions, prompts: Vec<PromptSpeed>, skipped: Vec<Skip
         prefill_tok_s: mean(&|p| p.prefill_tok_s.as_ref().map(|m| m.median)),
         decode_share: mean(&|p| p.decode.as_ref().map(|s| s.share)),
         prefill_share: mean(&|p| p.prefill.as_ref().map(|s| s.share)),
-        state: gravest.map(|share| share.state),
-        reason: gravest.and_then(|share| share.reason.clone()),
+        state: overcount.as_ref().map(|_| ShareState::Invalid).or(gravest.map(|share| share.state)),
+        reason: overcount.or(gravest.and_then(|share| share.reason.clone())),
         prompts,
         skipped,
         warm,
@@ -335,6 +368,9 @@ struct Run {
     prompt_tokens: u64,
     cached: u64,
     generated: u64,
+    text: String,
+    events: u64,
+    notes: Vec<String>,
 }
 
 impl Run {
@@ -354,9 +390,10 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    fn run(&mut self, prompt: &Prompt, max_tokens: u32) -> Result<Run, EvalError> {
+    fn run(&mut self, prompt: &Prompt, max_tokens: u32, context: &ServedContext<'_>) -> Result<Run, EvalError> {
+        let content = prompt.with_nonce(self.rng.next_u64());
         let mut body = json!({
-            "messages": [{"role": "user", "content": prompt.with_nonce(self.rng.next_u64())}],
+            "messages": [{"role": "user", "content": content}],
             "max_tokens": max_tokens,
             "stream": true,
             "stream_options": {"include_usage": true},
@@ -367,15 +404,42 @@ impl Client<'_> {
         if self.options.sampling == ServedSampling::Greedy {
             body["temperature"] = json!(0);
         }
+        if let Some(model) = &self.options.model {
+            body["model"] = json!(model);
+        }
+        let (body, bearer) = (body.to_string(), self.options.bearer.as_deref());
         let start = Instant::now();
-        let answer =
-            self.address.send("POST", "/v1/chat/completions", Some(&body.to_string()), self.options.timeout)?;
-        self.read(answer, start)
+        let answer = self.address.send_as("POST", "/v1/chat/completions", Some(&body), self.options.timeout, bearer)?;
+        let mut run = self.read(answer, start)?;
+        self.count(&mut run, &content, context)?;
+        Ok(run)
+    }
+
+    /// Settles how many tokens there were: the server's usage, checked where the tokenizer is known here; without usage,
+    /// the tokenizer's count of the text.
+    fn count(&self, run: &mut Run, content: &str, context: &ServedContext<'_>) -> Result<(), EvalError> {
+        let silent = run.generated == 0;
+        if silent && !context.counts_are_exact {
+            let what = "its stream says nothing of usage, so its tokens cannot be counted".into();
+            return Err(EvalError::Http { address: self.address.authority.clone(), what });
+        }
+        if !context.counts_are_exact {
+            return Ok(());
+        }
+        let counted = (context.count_tokens)(&run.text) as u64;
+        if silent {
+            run.generated = counted;
+            run.prompt_tokens = (context.count_tokens)(content) as u64;
+            run.notes.push("the server tells no usage: tokens are counted from its text".into());
+        } else if run.generated as f64 > COUNT_SLACK * counted as f64 + 16.0 {
+            run.notes.push(format!("{OVERCOUNT}: it claims {} tokens, its text has {counted}", run.generated));
+        }
+        Ok(())
     }
 
     fn read(&self, mut answer: Body, start: Instant) -> Result<Run, EvalError> {
         let broken = |what: String| EvalError::Http { address: self.address.authority.clone(), what };
-        let (mut run, mut line, mut usage) = (Run::default(), Vec::new(), false);
+        let (mut run, mut line) = (Run::default(), Vec::new());
         loop {
             let Some(event) = answer.next_event(&mut line)? else {
                 return Err(broken("its stream ended without [DONE]".into()));
@@ -389,35 +453,37 @@ impl Client<'_> {
             if let Some(error) = event.get("error") {
                 return Err(broken(format!("failed in mid-answer: {error}")));
             }
-            usage |= run.event(&event, now);
+            run.event(&event, now);
         }
-        if !usage || run.generated == 0 {
-            return Err(broken("its stream says nothing of usage".into()));
+        if run.generated == 0 && run.events == 0 {
+            return Err(broken("it answered nothing".into()));
         }
         Ok(run)
     }
 }
 
 impl Run {
-    /// Takes an event; answers whether it told the usage.
-    fn event(&mut self, event: &Value, now_s: f64) -> bool {
+    /// Takes an event.
+    fn event(&mut self, event: &Value, now_s: f64) {
         let choice = &event["choices"][0];
         let delta = &choice["delta"];
-        let has_text = ["content", "reasoning_content", "reasoning"]
-            .iter()
-            .any(|field| delta[field].as_str().is_some_and(|text| !text.is_empty()));
+        let before = self.text.len();
+        for field in ["content", "reasoning_content", "reasoning"] {
+            self.text.push_str(delta[field].as_str().unwrap_or(""));
+        }
+        let has_text = self.text.len() > before;
         if has_text {
+            self.events += 1;
             self.first_text_s.get_or_insert(now_s);
         }
         if has_text || choice["finish_reason"].is_string() {
             self.end_s = now_s;
         }
-        let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) else { return false };
+        let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) else { return };
         let count = |value: &Value| value.as_u64().unwrap_or(0);
         self.prompt_tokens = count(&usage["prompt_tokens"]);
         self.generated = count(&usage["completion_tokens"]);
         self.cached = count(&usage["prompt_tokens_details"]["cached_tokens"]);
-        true
     }
 }
 
@@ -466,7 +532,8 @@ mod tests {
             warm_up_limit: Duration::ZERO,
             ..ServedOptions::new(2_048, 1)
         };
-        let mut context = ServedContext { count_tokens: &|text| text.len() / 4, stats: None, ceiling: None };
+        let mut context =
+            ServedContext { count_tokens: &|text| text.len() / 4, counts_are_exact: false, stats: None, ceiling: None };
         measure(address, &options, &mut context, &|_| {})
     }
 
@@ -489,6 +556,79 @@ mod tests {
         assert_eq!(speed.prompts.len(), 1);
         assert_eq!(speed.skipped[0].name, "agent_session");
         assert!(speed.skipped[0].why.contains("2048"));
+    }
+
+    /// A server that streams one word a token and tells `usage`, if any.
+    fn teller(usage: impl Fn(u64) -> Option<u64> + Send + 'static) -> String {
+        let address = serve(move |request, stream| {
+            let body: Value = serde_json::from_str(request.lines().last().unwrap()).unwrap();
+            let tokens = body["max_tokens"].as_u64().unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n").unwrap();
+            for _ in 0..tokens {
+                std::thread::sleep(Duration::from_millis(2));
+                send(stream, &json!({"choices": [{"delta": {"content": "word "}}]}));
+            }
+            if let Some(told) = usage(tokens) {
+                let usage = json!({"prompt_tokens": 100, "completion_tokens": told});
+                send(stream, &json!({"choices": [], "usage": usage}));
+            }
+            stream.write_all(b"data: [DONE]\n\n").unwrap();
+        });
+        address.authority
+    }
+
+    fn told(address: &str, counts_are_exact: bool) -> Result<ServedSpeed, EvalError> {
+        let options = ServedOptions {
+            generate_tokens: 40,
+            repeats: 1,
+            prompts: Some(vec!["chat_question".into()]),
+            warm_up_limit: Duration::ZERO,
+            ..ServedOptions::new(2_048, 1)
+        };
+        let count = |text: &str| text.split_whitespace().count();
+        let mut context = ServedContext { count_tokens: &count, counts_are_exact, stats: None, ceiling: None };
+        measure(address, &options, &mut context, &|_| {})
+    }
+
+    #[test]
+    fn a_server_without_usage_is_counted_with_the_models_tokenizer_or_not_at_all() {
+        let speed = told(&teller(|_| None), true).unwrap();
+        assert_eq!(speed.prompts[0].generated_tokens, [40]);
+        assert!(speed.prompts[0].notes[0].contains("no usage"));
+        assert!(told(&teller(|_| None), false).unwrap_err().to_string().contains("usage"));
+    }
+
+    #[test]
+    fn a_server_that_claims_more_tokens_than_its_text_has_is_invalid() {
+        let honest = told(&teller(Some), true).unwrap();
+        assert_eq!((honest.state, honest.prompts[0].notes.len()), (None, 0));
+        let inflated = told(&teller(|tokens| Some(4 * tokens)), true).unwrap();
+        assert_eq!(inflated.state, Some(ShareState::Invalid));
+        assert!(inflated.reason.unwrap().contains("160"));
+    }
+
+    #[test]
+    fn a_prompt_the_server_refuses_is_skipped_with_its_words() {
+        let address = serve(|request, stream| {
+            let answer = if request.len() > 4_000 { "HTTP/1.1 400 Bad Request\r\n\r\ncontext too long" } else { "" };
+            stream.write_all(answer.as_bytes()).unwrap();
+            if answer.is_empty() {
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+                send(stream, &json!({"choices": [{"delta": {"content": "a"}}]}));
+                send(stream, &json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}));
+                stream.write_all(b"data: [DONE]\n\n").unwrap();
+            }
+        });
+        let options = ServedOptions {
+            prompts: Some(vec!["chat_question".into(), "long_code".into()]),
+            warm_up_limit: Duration::ZERO,
+            ..ServedOptions::new(1 << 20, 1)
+        };
+        let mut context =
+            ServedContext { count_tokens: &|text| text.len() / 4, counts_are_exact: false, stats: None, ceiling: None };
+        let speed = measure(&address.authority, &options, &mut context, &|_| {}).unwrap();
+        assert_eq!((speed.prompts.len(), speed.skipped.len()), (1, 1));
+        assert!(speed.skipped[0].why.contains("context too long"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! codes: 0 done, 1 the check said no, 2 usage, 3 bad input, 4 environment, 5 engine, 70 a fault of crit.
 
 pub mod ablate;
+pub mod bench;
 pub mod build;
 pub mod call;
 pub mod demo;
@@ -64,6 +65,8 @@ pub struct Global {
 enum Command {
     /// What each plugin of a candidate gives.
     Ablate(ablate::Args),
+    /// Is engine B faster than A; how fast is a server that is not crit.
+    Bench(bench::Args),
     /// Freeze, check and build the candidate in engine/.
     Build(build::Args),
     /// The whole loop on the embedded model: two candidates, measured, the better one sealed.
@@ -131,6 +134,7 @@ fn run(cli: &Cli, printer: &Printer) -> Result<ExitCode, ToolError> {
     let context = context(&cli.global)?;
     match &cli.command {
         Command::Ablate(args) => call::run(args, &context, printer),
+        Command::Bench(args) => bench::run(args, &context, printer),
         Command::Build(args) => call::run(args, &context, printer),
         Command::Demo(args) => demo::run(args, &context, printer),
         Command::Doctor(args) => doctor::run(args, &context, printer),

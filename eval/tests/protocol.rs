@@ -67,10 +67,8 @@ fn toy() -> ToyExecutor {
 fn an_engine_equals_itself_on_every_path() {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = Rng::new(5);
-    let text = |rng: &mut Rng, n: usize| Text {
-        name: format!("text {n}"),
-        ids: (0..n).map(|_| rng.below(VOCAB) as u32).collect(),
-    };
+    let text =
+        |rng: &mut Rng, n: usize| Text::new(format!("text {n}"), (0..n).map(|_| rng.below(VOCAB) as u32).collect());
     let texts = vec![text(&mut rng, 150), text(&mut rng, 75)];
     let reference = ReferenceKey { checkpoint: Digest::of(b"toy"), version: "toy 1".into() };
     let options = QualityOptions::new(Mode::Preserve, dir.path().join("cache"), reference);
@@ -78,7 +76,7 @@ fn an_engine_equals_itself_on_every_path() {
     let mut open = || Ok(Box::new(start(dir.path(), "reference", toy())) as Box<dyn EngineLink>);
     let quality = measure(&mut candidate, &mut open, &texts, &options, &|_| {}).unwrap();
     assert!(quality.skipped.is_empty(), "{:?}", quality.skipped);
-    assert_eq!(quality.paths.len(), plan::PATHS.len());
+    assert_eq!(quality.paths.len(), plan::paths(plan::PlanLimits::of(&candidate.info().unwrap())).len());
     for path in &quality.paths {
         assert!(path.kld.unwrap().max <= 1e-6 && path.bad_rows == 0, "{path:?}");
     }
@@ -87,7 +85,7 @@ fn an_engine_equals_itself_on_every_path() {
 #[test]
 fn an_engine_that_answers_nan_fails_and_says_where() {
     let dir = tempfile::tempdir().unwrap();
-    let texts = vec![Text { name: "a".into(), ids: (0..60).map(|i| i % 7).collect() }];
+    let texts = vec![Text::new("a", (0..60).map(|i| i % 7).collect())];
     let reference = ReferenceKey { checkpoint: Digest::of(b"toy"), version: "toy 1".into() };
     let options = QualityOptions::new(Mode::Speed, dir.path().join("cache"), reference);
     let mut broken = toy();

@@ -31,7 +31,7 @@ pub const fn mode(quality: QualityMode) -> Mode {
 /// The checkpoint has no tokenizer.
 pub fn texts(model: &Path) -> Result<Vec<Text>, ToolError> {
     let tokenizer = tokenizer(model)?;
-    TEXTS.iter().map(|text| Ok(Text { name: text.name.into(), ids: tokenizer.encode(text.content, true)? })).collect()
+    TEXTS.iter().map(|text| Ok(Text::new(text.name, tokenizer.encode(text.content, true)?))).collect()
 }
 
 /// The tokenizer of a checkpoint.

@@ -5,6 +5,7 @@
 //! verdict of a mode. The worst path is the score.
 
 pub mod gate;
+pub mod identity;
 pub mod plan;
 pub mod reduce;
 pub mod reference;
@@ -12,6 +13,7 @@ pub mod run;
 pub mod texts;
 
 pub use gate::{Mode, Verdict};
+pub use identity::Identity;
 pub use plan::{PathKind, PlanLimits};
 pub use reduce::PathResult;
 pub use run::{Quality, QualityOptions, measure};

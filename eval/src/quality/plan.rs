@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use crit_core::protocol::{EngineInfo, ScoreItem, ScorePlan, ScoreRow, ScoreSequence};
 use serde::{Deserialize, Serialize};
 
-/// A way to reach a logit. One line here, one arm in [`PathKind::build`].
+/// A way to reach a logit. One line here, one arm in [`PathKind::name`], [`PathKind::what`] and [`PathKind::build`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PathKind {
@@ -21,30 +21,56 @@ pub enum PathKind {
     Chunks7,
     /// Steps of 64 tokens.
     Chunks64,
+    /// Steps that end at a KV block's edge, one before it and one after.
+    ChunkEdges,
     /// Steps of random sizes.
     ChunksUneven,
+    /// Half of the text as prompt, the other half in one wide step that reads the stored keys and values.
+    KvCache,
     /// Half of the text as prompt, then one token a step.
     Decode,
+    /// A prompt about as long as the context, then one token a step.
+    DecodeDepth,
     /// All texts in one batch, of different lengths, some still reading prompt while others decode.
     Batch,
+    /// So many sequences decoding side by side.
+    Width(u32),
+    /// One sequence decodes while another reads its prompt in the same steps.
+    Mixed,
     /// Each text again, its beginning taken from the prefix cache.
     PrefixCache,
-    /// Drafted tokens verified: all right, half right, all wrong, with rollback.
+    /// A text in the slot and the blocks another one has just left.
+    SlotReuse,
+    /// Drafted tokens verified: every width and every number accepted, with rollback.
     Verify,
 }
 
-/// All paths, in the order they are run: the cheapest first, so that a broken engine is known early.
-pub const PATHS: &[PathKind] = &[
+/// Paths every engine is asked for, in the order they are run: the cheapest first, so that a broken engine is known early.
+const PATHS: &[PathKind] = &[
     PathKind::Prompt,
     PathKind::Chunks64,
+    PathKind::KvCache,
     PathKind::Batch,
+    PathKind::Mixed,
     PathKind::PrefixCache,
+    PathKind::SlotReuse,
     PathKind::ChunksUneven,
+    PathKind::ChunkEdges,
     PathKind::Chunks7,
     PathKind::Verify,
     PathKind::Decode,
     PathKind::Chunks1,
+    PathKind::DecodeDepth,
 ];
+
+/// Widths a batch is tried at: every one to 16, where kernels change over, then some.
+const WIDTHS: &[u32] = &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 32, 48, 64];
+
+/// All paths of an engine.
+pub fn paths(limits: PlanLimits) -> Vec<PathKind> {
+    let widths = WIDTHS.iter().filter(|width| **width <= limits.batch).map(|width| PathKind::Width(*width));
+    PATHS.iter().copied().chain(widths).collect()
+}
 
 /// What an engine can take in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,60 +115,165 @@ pub struct PathPlan {
 
 impl PathKind {
     /// Its name in reports.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
             Self::Prompt => "prompt",
             Self::Chunks1 => "chunks_1",
             Self::Chunks7 => "chunks_7",
             Self::Chunks64 => "chunks_64",
+            Self::ChunkEdges => "chunk_edges",
             Self::ChunksUneven => "chunks_uneven",
+            Self::KvCache => "kv_cache",
             Self::Decode => "decode",
+            Self::DecodeDepth => "decode_depth",
             Self::Batch => "batch",
+            Self::Width(width) => return format!("batch_{width}"),
+            Self::Mixed => "mixed",
             Self::PrefixCache => "prefix_cache",
+            Self::SlotReuse => "slot_reuse",
             Self::Verify => "verify",
         }
+        .into()
     }
 
     /// What it does, in a sentence.
-    pub const fn what(self) -> &'static str {
+    pub fn what(self) -> String {
         match self {
             Self::Prompt => "the whole text in as few steps as the engine allows",
             Self::Chunks1 => "one token a step from the first on",
             Self::Chunks7 => "steps of 7 tokens",
             Self::Chunks64 => "steps of 64 tokens",
+            Self::ChunkEdges => "steps that end at a KV block's edge, one before it and one after",
             Self::ChunksUneven => "steps of random sizes",
+            Self::KvCache => {
+                "half of the text as prompt, the other half in a step that reads the stored keys and values"
+            }
             Self::Decode => "half of the text as prompt, then one token a step",
+            Self::DecodeDepth => "a long prompt, then one token a step",
             Self::Batch => "all texts in one batch, ragged, prompts and decoding in the same steps",
+            Self::Width(width) => return format!("{width} sequences decoding side by side"),
+            Self::Mixed => "one sequence decodes while another reads its prompt in the same steps",
             Self::PrefixCache => "texts again, their beginnings taken from the prefix cache",
-            Self::Verify => "drafts verified: all right, half right and all wrong, with rollback",
+            Self::SlotReuse => "a text in the slot and blocks another one has just left",
+            Self::Verify => "drafts verified: every width and every number accepted, with rollback",
         }
+        .into()
     }
 
     /// The plans of this path over `texts` (index and text), none if the engine's limits rule the path out.
     pub fn build(self, texts: &[Text], limits: PlanLimits, vocab: u32, seed: u64) -> Vec<PathPlan> {
-        let each = |plan: &dyn Fn(&[u32]) -> Option<ScorePlan>| {
-            let plans = texts.iter().enumerate().filter(|(_, text)| text.ids.len() > 1);
-            plans.filter_map(|(i, text)| Some(self.path(plan(&text.ids)?, vec![i]))).collect()
-        };
-        let mut rng = Rng::new(seed ^ self as u64);
+        if self == Self::DecodeDepth {
+            return self.each(texts, |text| text.from > 0, &|text| Some(deep(text, limits)));
+        }
+        let whole = |text: &Text| text.from == 0;
+        let each = |plan: &dyn Fn(&[u32]) -> Option<ScorePlan>| self.each(texts, whole, &|text| plan(&text.ids));
+        let mut rng = Rng::new(self.name().bytes().fold(seed, |hash, byte| hash.rotate_left(8) ^ u64::from(byte)));
+        let repeat = |size: u32| each(&|ids| Some(chunked(ids, &mut std::iter::repeat(size), limits)));
         match self {
-            Self::Prompt => each(&|ids| Some(chunked(ids, &mut std::iter::repeat(u32::MAX), limits))),
+            Self::Prompt => repeat(u32::MAX),
             // Only the start: from then on it is the decode path.
             Self::Chunks1 => each(&|ids| Some(chunked(&ids[..ids.len().min(32)], &mut std::iter::repeat(1), limits))),
-            Self::Chunks7 => each(&|ids| Some(chunked(ids, &mut std::iter::repeat(7), limits))),
-            Self::Chunks64 => each(&|ids| Some(chunked(ids, &mut std::iter::repeat(64), limits))),
+            Self::Chunks7 => repeat(7),
+            Self::Chunks64 => repeat(64),
+            Self::ChunkEdges => {
+                let edge = limits.block_tokens.max(2);
+                // Behind B−1 tokens comes B+1 to the second edge, one short of the third, one past it, and so on.
+                let sizes = [edge - 1, edge + 1, edge - 1, 2, edge - 1, edge];
+                each(&|ids| Some(chunked(ids, &mut sizes.iter().copied().cycle(), limits)))
+            }
             Self::ChunksUneven => {
                 let sizes: Vec<u32> = (0..4096).map(|_| 1 + rng.below(97) as u32).collect();
                 each(&|ids| Some(chunked(ids, &mut sizes.iter().copied().cycle(), limits)))
             }
+            Self::KvCache => each(&|ids| kv_cache(ids, limits)),
             Self::Decode => each(&|ids| Some(decode(ids, limits))),
             Self::Batch => self.batches(texts, limits),
+            Self::Width(width) => self.width(texts, limits, width),
+            Self::Mixed => self.mixed(texts, limits),
             Self::PrefixCache => each(&|ids| prefixes(ids, limits)).into_iter().map(spread_over_sequences).collect(),
+            Self::SlotReuse => self.reuse(texts, limits),
             Self::Verify => {
                 let noise: Vec<u32> = (0..4096).map(|_| rng.below(vocab.max(1) as usize) as u32).collect();
                 each(&|ids| Some(verify(ids, limits, &noise)))
             }
+            Self::DecodeDepth => Vec::new(),
         }
+    }
+
+    fn each(
+        self,
+        texts: &[Text],
+        wanted: impl Fn(&Text) -> bool,
+        plan: &dyn Fn(&Text) -> Option<ScorePlan>,
+    ) -> Vec<PathPlan> {
+        let plans = texts.iter().enumerate().filter(|(_, text)| text.ids.len() > 1 && wanted(text));
+        plans.filter_map(|(i, text)| Some(self.path(plan(text)?, vec![i]))).collect()
+    }
+
+    /// `width` sequences: short prompts of different lengths, then all decode.
+    fn width(self, texts: &[Text], limits: PlanLimits, width: u32) -> Vec<PathPlan> {
+        let whole = whole(texts);
+        if width > limits.batch.min(limits.step_tokens) || whole.is_empty() {
+            return Vec::new();
+        }
+        let members: Vec<usize> = (0..width as usize).map(|i| whole[i % whole.len()]).collect();
+        let (mut sequences, mut steps) = (Vec::new(), Vec::new());
+        let mut shortest = WIDTH_STEPS;
+        for (i, text) in members.iter().enumerate() {
+            let ids = &texts[*text].ids;
+            let prompt = (4 + i % 7).min(ids.len() - 1);
+            let end = (prompt + WIDTH_STEPS).min(ids.len());
+            shortest = shortest.min(end - prompt);
+            sequences.push(sequence(&ids[..end]));
+            steps.extend(chunks(i, prompt, &mut std::iter::repeat(u32::MAX), limits, false));
+        }
+        steps.extend((0..shortest).map(|_| (0..members.len()).map(|i| item(i, 1, true)).collect::<Vec<_>>()));
+        sequences.iter_mut().zip(0..).for_each(|(sequence, i)| {
+            let taken: u32 = steps.iter().flatten().filter(|item| item.seq == i).map(|item| item.take).sum();
+            sequence.ids.truncate(taken as usize);
+        });
+        vec![self.path(ScorePlan { sequences, steps }, members)]
+    }
+
+    /// The first text decodes from its middle on while the others read their prompts in pieces of 16.
+    fn mixed(self, texts: &[Text], limits: PlanLimits) -> Vec<PathPlan> {
+        let whole = whole(texts);
+        let Some((first, others)) = whole.split_first() else { return Vec::new() };
+        if limits.batch < 2 || limits.step_tokens < 3 {
+            return Vec::new();
+        }
+        let reader = *others.first().unwrap_or(first);
+        let (decoding, reading) = (&texts[*first].ids, &texts[reader].ids);
+        let prompt = decoding.len() / 2;
+        let mut steps = chunks(0, prompt, &mut std::iter::repeat(u32::MAX), limits, false);
+        let piece = 16.min(limits.step_tokens - 1);
+        let (mut at, mut read) = (prompt, 0);
+        while at < decoding.len() && read < reading.len() {
+            let take = (piece as usize).min(reading.len() - read);
+            steps.push(vec![item(0, 1, true), item(1, take as u32, true)]);
+            (at, read) = (at + 1, read + take);
+        }
+        let sequences = vec![sequence(&decoding[..at]), sequence(&reading[..read])];
+        vec![self.path(ScorePlan { sequences, steps }, vec![*first, reader])]
+    }
+
+    /// Each text twice after another one that is over: read at once, and with its second half decoded.
+    fn reuse(self, texts: &[Text], limits: PlanLimits) -> Vec<PathPlan> {
+        let whole = whole(texts);
+        let plans = whole.iter().enumerate().map(|(i, text)| {
+            let (before, ids) = (&texts[whole[(i + 1) % whole.len()]].ids, &texts[*text].ids);
+            // Backwards, so that what is left behind differs even where there is only one text.
+            let before: Vec<u32> = before.iter().rev().copied().collect();
+            let mut steps = chunks(0, before.len(), &mut std::iter::repeat(u32::MAX), limits, false);
+            steps.extend(chunks(1, ids.len(), &mut std::iter::repeat(u32::MAX), limits, true));
+            let half = ids.len() / 2;
+            steps.extend(chunks(2, half, &mut std::iter::repeat(u32::MAX), limits, true));
+            let end = (half + REUSE_STEPS).min(ids.len());
+            steps.extend((half..end).map(|_| vec![item(2, 1, true)]));
+            let sequences = vec![sequence(&before), sequence(ids), sequence(&ids[..end])];
+            self.path(ScorePlan { sequences, steps }, vec![*text; 3])
+        });
+        plans.collect()
     }
 
     fn path(self, plan: ScorePlan, texts: Vec<usize>) -> PathPlan {
@@ -150,7 +281,7 @@ impl PathKind {
     }
 
     fn batches(self, texts: &[Text], limits: PlanLimits) -> Vec<PathPlan> {
-        let long_enough: Vec<usize> = (0..texts.len()).filter(|i| texts[*i].ids.len() > 1).collect();
+        let long_enough = whole(texts);
         if limits.batch < 2 || long_enough.is_empty() {
             return Vec::new();
         }
@@ -164,6 +295,16 @@ impl PathKind {
             })
             .collect()
     }
+}
+
+/// Steps all sequences of a batch decode together: enough to pass a block's edge.
+const WIDTH_STEPS: usize = 20;
+/// Steps decoded in a slot used before.
+const REUSE_STEPS: usize = 24;
+
+/// Texts scored from their start.
+fn whole(texts: &[Text]) -> Vec<usize> {
+    (0..texts.len()).filter(|i| texts[*i].ids.len() > 1 && texts[*i].from == 0).collect()
 }
 
 fn spread_over_sequences(mut path: PathPlan) -> PathPlan {
@@ -208,6 +349,24 @@ fn decode(ids: &[u32], limits: PlanLimits) -> ScorePlan {
     ScorePlan { sequences: vec![sequence(ids)], steps }
 }
 
+/// Everything before the scored part as prompt, then one token a step.
+fn deep(text: &Text, limits: PlanLimits) -> ScorePlan {
+    let mut steps = chunks(0, text.from, &mut std::iter::repeat(u32::MAX), limits, false);
+    steps.extend((text.from..text.ids.len()).map(|_| vec![item(0, 1, true)]));
+    ScorePlan { sequences: vec![sequence(&text.ids)], steps }
+}
+
+/// Half as prompt, then the rest in steps as wide as the engine allows: every row reads stored keys and values.
+fn kv_cache(ids: &[u32], limits: PlanLimits) -> Option<ScorePlan> {
+    let half = ids.len() / 2;
+    if half == 0 || ids.len() - half < 2 {
+        return None;
+    }
+    let mut steps = chunks(0, half, &mut std::iter::repeat(u32::MAX), limits, false);
+    steps.extend(chunks(0, ids.len() - half, &mut std::iter::repeat(u32::MAX), limits, true));
+    Some(ScorePlan { sequences: vec![sequence(ids)], steps })
+}
+
 /// Sequences of different lengths that start one after the other; each reads a third of its ids as prompt in chunks
 /// of 13 and decodes the rest, so that steps mix widths.
 fn batch(texts: &[&[u32]], limits: PlanLimits) -> ScorePlan {
@@ -246,6 +405,8 @@ fn prefixes(ids: &[u32], limits: PlanLimits) -> Option<ScorePlan> {
         [edge, edge - 1, edge + 1, len - 1].into_iter().filter(|n| (1..len).contains(n)).collect();
     asked.sort_unstable();
     asked.dedup();
+    // The longest again and again: the third hit must be as good as the first.
+    asked.extend(asked.last().copied().into_iter().cycle().take(2));
     if asked.is_empty() {
         return None;
     }
@@ -260,20 +421,18 @@ fn prefixes(ids: &[u32], limits: PlanLimits) -> Option<ScorePlan> {
     Some(ScorePlan { sequences, steps })
 }
 
-/// A third as prompt, then one token and a draft a step: drafts of 1 to 4, accepted whole, by half and not at all.
+/// A third as prompt, then one token and a draft a step: every draft of 1 to 4 with every number of them accepted.
 fn verify(ids: &[u32], limits: PlanLimits, noise: &[u32]) -> ScorePlan {
     let prompt = (ids.len() / 3).max(1);
     let mut steps = chunks(0, prompt, &mut std::iter::repeat(u32::MAX), limits, false);
     let (mut at, mut turn) = (prompt, 0usize);
+    let script: Vec<(usize, usize)> =
+        (1..=4).flat_map(|width| (0..=width).map(move |accept| (width, accept))).collect();
     while at < ids.len() {
         let following = &ids[at + 1..];
-        let width = (1 + turn % 4).min(limits.step_tokens.saturating_sub(1) as usize);
-        let accept = match turn % 3 {
-            0 => width,
-            1 => width / 2,
-            _ => 0,
-        }
-        .min(following.len());
+        let (width, accept) = script[turn % script.len()];
+        let width = width.min(limits.step_tokens.saturating_sub(1) as usize);
+        let accept = accept.min(width).min(following.len());
         let mut draft = following[..accept].to_vec();
         draft.extend((accept..width).map(|i| noise[(turn * 7 + i) % noise.len()]));
         // A draft past the engine's context cannot be run.

@@ -1,7 +1,8 @@
 //! Runs the paths: reference first (or its kept rows), then the candidate path by path, each row reduced and dropped.
 
 use super::gate::{Mode, Verdict, judge, worst};
-use super::plan::{PATHS, PathKind, PathPlan, PlanLimits, expected_rows};
+use super::identity::{self, Identity};
+use super::plan::{PathKind, PathPlan, PlanLimits, expected_rows, paths as all_paths};
 use super::reduce::{PathResult, Reducer, RowKld};
 use super::reference::{ReferenceKey, ReferenceRows, compute, kept};
 use super::texts::Text;
@@ -24,6 +25,8 @@ pub struct QualityOptions {
     pub mode: Mode,
     /// Most tokens of each text.
     pub tokens_per_text: usize,
+    /// Tokens of the prompt behind which decoding at depth is scored, as far as texts and context reach.
+    pub depth_tokens: usize,
     /// Flips where the reference's first two choices are closer than this are near ties. Two exact f32 orders of the
     /// same sum differ by less than 0.01; 0.1 leaves room for honest 8-bit products.
     pub near_tie_nats: f64,
@@ -45,6 +48,7 @@ impl QualityOptions {
         Self {
             mode,
             tokens_per_text: 512,
+            depth_tokens: 2_048,
             near_tie_nats: 0.1,
             seed: 1,
             paths: None,
@@ -79,6 +83,13 @@ pub struct Quality {
     pub paths: Vec<PathResult>,
     /// Paths not measured.
     pub skipped: Vec<SkippedPath>,
+    /// The evaluator measured by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// Mean divergence of the reference from itself when it computes the same rows in other steps, nats: what no engine
+    /// can be held to.
+    #[serde(default)]
+    pub reference_spread: f64,
     /// Texts, by name, with the tokens scored of each.
     pub texts: Vec<(String, u64)>,
     /// Near-tie distance used.
@@ -104,17 +115,25 @@ pub fn measure(
     let limits = PlanLimits::of(&info);
     let texts = cut(texts, limits.context, info.vocab, options)?;
     let mut rows = reference_rows(open_reference, &texts, info.vocab, options, progress)?;
-    let wanted = options.paths.clone().unwrap_or_else(|| PATHS.to_vec());
+    progress("quality: the evaluator against itself");
+    let identity = check_identity(&mut rows, options.seed)?;
+    let reference_spread = rows.iter().filter_map(ReferenceRows::spread).fold(0.0, f64::max);
+    let wanted = options.paths.clone().unwrap_or_else(|| all_paths(limits));
     let (mut paths, mut skipped, mut prompt) = (Vec::new(), Vec::new(), Vec::new());
     for kind in wanted {
         progress(&format!("quality: {} ({})", kind.name(), kind.what()));
         match run_path(kind, candidate, &texts, &mut rows, limits, info.vocab, options, &mut prompt)? {
             Ok(result) => paths.push(result),
-            Err(why) => skipped.push(SkippedPath { path: kind.name().into(), why }),
+            Err(why) => skipped.push(SkippedPath { path: kind.name(), why }),
         }
     }
-    let (verdict, reasons) = judge(options.mode, &paths);
+    let (verdict, reasons) = match identity.complaints() {
+        none if none.is_empty() => judge(options.mode, &paths, reference_spread),
+        complaints => (Verdict::Invalid, complaints),
+    };
     Ok(Quality {
+        identity: Some(identity),
+        reference_spread,
         mode: options.mode,
         verdict,
         reasons,
@@ -133,9 +152,9 @@ fn cut(texts: &[Text], context: u32, vocab: u32, options: &QualityOptions) -> Re
     let row_bytes = u64::from(vocab).max(1) * 4;
     let by_space = options.max_reference_bytes / row_bytes / (texts.len() as u64).max(1);
     let tokens = options.tokens_per_text.min(context as usize).min(usize::try_from(by_space).unwrap_or(usize::MAX));
-    let cut: Vec<Text> = texts
+    let mut cut: Vec<Text> = texts
         .iter()
-        .map(|text| Text { name: text.name.clone(), ids: text.ids[..text.ids.len().min(tokens)].to_vec() })
+        .map(|text| Text::new(text.name.clone(), text.ids[..text.ids.len().min(tokens)].to_vec()))
         .filter(|text| text.ids.len() > 1)
         .collect();
     if cut.is_empty() {
@@ -144,8 +163,37 @@ fn cut(texts: &[Text], context: u32, vocab: u32, options: &QualityOptions) -> Re
             hint: "raise `context`, the tokens a text or the space for the reference's rows".into(),
         });
     }
+    cut.extend(long(texts, context, options.depth_tokens));
     Ok(cut)
 }
+
+fn check_identity(rows: &mut [ReferenceRows], seed: u64) -> Result<Identity, EvalError> {
+    let mut taken = Vec::new();
+    let share = identity::ROWS.div_ceil(rows.len().max(1));
+    for text in rows.iter_mut() {
+        for position in text.positions().take(share) {
+            let mut row = Vec::new();
+            text.read(position, &mut row)?;
+            taken.push(row);
+        }
+    }
+    Ok(identity::check(&taken, seed))
+}
+
+/// All texts one behind the other, to `depth` tokens or what the context holds; only the end is scored.
+fn long(texts: &[Text], context: u32, depth: usize) -> Option<Text> {
+    let all: Vec<u32> = texts.iter().flat_map(|text| text.ids.iter().copied()).collect();
+    let tokens = all.len().min(context as usize).min(depth);
+    // Less deep than what the decode path reads anyway says nothing new.
+    (tokens > 2 * DEPTH_SCORED).then(|| Text {
+        name: "long".into(),
+        ids: all[..tokens].to_vec(),
+        from: tokens - DEPTH_SCORED,
+    })
+}
+
+/// Tokens scored at depth.
+const DEPTH_SCORED: usize = 48;
 
 fn reference_rows(
     open: OpenReference<'_>,
@@ -161,7 +209,7 @@ fn reference_rows(
         let rows = match kept(dir, key, text) {
             Some(rows) => rows,
             None => {
-                let bytes = text.ids.len() as u64 * u64::from(vocab) * 4;
+                let bytes = (text.ids.len() - text.from) as u64 * u64::from(vocab) * 4;
                 progress(&format!(
                     "quality: reference over `{}`, {} tokens, {:.1} MB of log-probs kept in {}",
                     text.name,
@@ -220,7 +268,7 @@ fn run_path(
         *prompt = reducer.rows().to_vec();
     }
     reducer
-        .finish(kind.name(), kind.what(), prompt)
+        .finish(&kind.name(), &kind.what(), prompt)
         .map(Ok)
         .ok_or_else(|| protocol(&format!("scoring {}", kind.name()), "no row was reported".into()))
 }
@@ -275,7 +323,7 @@ impl Scoring<'_> {
             return Err(protocol(doing, format!("the row of sequence {seq} at position {position} twice")));
         }
         self.rows[text].read(position, &mut self.reference)?;
-        let Text { name, ids } = &self.texts[text];
+        let Text { name, ids, .. } = &self.texts[text];
         let next = ids.get(position as usize + 1..).unwrap_or(&[]);
         self.reducer.add((text, position), &self.reference, values, next).map_err(|_| EvalError::Protocol {
             who: "reference".into(),
@@ -312,11 +360,8 @@ mod tests {
     use crit_core::digest::Digest;
 
     fn texts() -> Vec<Text> {
-        let text = |name: &str, seed: u32, n: u32| Text {
-            name: name.into(),
-            // Mostly what the scripted model itself expects, so that its perplexity is far below uniform.
-            ids: Scripted::likely_text(seed, n as usize),
-        };
+        // Mostly what the scripted model itself expects, so that its perplexity is far below uniform.
+        let text = |name: &str, seed: u32, n: u32| Text::new(name, Scripted::likely_text(seed, n as usize));
         vec![text("a", 1, 140), text("b", 2, 90), text("c", 3, 61)]
     }
 
@@ -339,7 +384,8 @@ mod tests {
     fn the_same_engine_is_at_no_distance_on_every_path() {
         let quality = measured(Fault::None, Mode::Preserve).unwrap();
         assert_eq!(quality.verdict, Verdict::Pass, "{:?}", quality.reasons);
-        assert_eq!((quality.paths.len(), quality.skipped.len()), (PATHS.len(), 0));
+        let all = all_paths(PlanLimits::of(&Scripted::new(Fault::None).info().unwrap()));
+        assert_eq!((quality.paths.len(), quality.skipped.len()), (all.len(), 0));
         for path in &quality.paths {
             assert!(path.kld.unwrap().max <= 1e-6 && path.same_top_share == Some(1.0), "{path:?}");
         }
@@ -435,7 +481,7 @@ mod tests {
         let mut open = || Ok(Box::new(Scripted::new(Fault::None)) as Box<dyn EngineLink>);
         let mut candidate = Scripted::new(Fault::None);
         let quality = measure(&mut candidate, &mut open, &texts(), &options, &|_| {}).unwrap();
-        assert!(quality.texts.iter().all(|(_, tokens)| *tokens == 20));
+        assert!(quality.texts.iter().filter(|(name, _)| name != "long").all(|(_, tokens)| *tokens == 20));
         options.max_reference_bytes = 0;
         assert!(measure(&mut candidate, &mut open, &texts(), &options, &|_| {}).is_err());
     }

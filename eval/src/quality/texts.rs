@@ -30,6 +30,15 @@ pub struct Text {
     pub name: String,
     /// Its token ids.
     pub ids: Vec<u32>,
+    /// First position that is scored; what lies before is only read. 0 for all but texts that are long for depth's sake.
+    pub from: usize,
+}
+
+impl Text {
+    /// A text scored from its start.
+    pub fn new(name: impl Into<String>, ids: Vec<u32>) -> Self {
+        Self { name: name.into(), ids, from: 0 }
+    }
 }
 
 #[cfg(test)]

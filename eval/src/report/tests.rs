@@ -71,8 +71,8 @@ fn served() -> ServedSpeed {
 
 fn path(kind: PathKind, mean: f64) -> PathResult {
     PathResult {
-        path: kind.name().into(),
-        what: kind.what().into(),
+        path: kind.name(),
+        what: kind.what(),
         rows: 1_536,
         kld: Some(Divergence { mean, low: mean * 0.7, high: mean * 1.4, p999: mean * 22.0, max: mean * 40.0 }),
         prompt_kld_same_rows: Some(0.011),
@@ -111,6 +111,8 @@ fn quality() -> Quality {
         skipped: vec![],
         texts: vec![("chat".into(), 512), ("code".into(), 512), ("verse".into(), 512)],
         near_tie_nats: 0.1,
+        identity: None,
+        reference_spread: 1e-9,
         reference: "exact 1".into(),
         eval_version: "1".into(),
     }

@@ -13,6 +13,8 @@
 //! beside it ([`report::Evaluation::verdict`]).
 
 pub mod ceiling;
+pub mod census;
+pub mod clock;
 pub mod decision;
 pub mod error;
 pub mod limits;
@@ -21,6 +23,7 @@ pub mod probe;
 pub mod quality;
 pub mod report;
 pub mod rng;
+pub mod seal;
 pub mod speed;
 pub mod stats;
 #[cfg(test)]

@@ -6,12 +6,12 @@
 use crit_core::error::{ErrorKind, Failure};
 use crit_core::protocol::client::{Client, GenerationEvent};
 use crit_core::protocol::spawn::{EngineCommand, EngineProcess};
-use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, Generate, ScorePlan, ScoreRow, Usage};
+use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, Generate, ScorePlan, ScoreRow, TokenLogprobs, Usage};
 use crit_core::sampling::SamplingParams;
 use std::time::Duration;
 
 /// A generation to run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
     /// Prompt token ids.
     pub prompt: Vec<u32>,
@@ -21,10 +21,12 @@ pub struct Generation {
     pub max_tokens: u32,
     /// Ids that end it.
     pub stop_ids: Vec<u32>,
+    /// Ask for the log-prob of each token and of this many alternatives.
+    pub top_logprobs: Option<u32>,
 }
 
-/// Receives the tokens of a generation as they arrive.
-pub type OnTokens<'a> = &'a mut dyn FnMut(&[u32]);
+/// Receives the tokens of a generation as they arrive, each with its log-probs if they were asked for and are offered.
+pub type OnTokens<'a> = &'a mut dyn FnMut(&[u32], &[TokenLogprobs]);
 
 /// Receives each row of a scoring plan: what it is, and the full-vocabulary log-probs, valid during the call.
 pub type OnRow<'a> = &'a mut dyn FnMut(ScoreRow, &[f32]);
@@ -104,11 +106,11 @@ impl EngineLink for ProtocolLink {
     }
 
     fn generate(&mut self, generation: &Generation, on_tokens: OnTokens<'_>) -> Result<(FinishReason, Usage), Failure> {
-        let Generation { prompt, sampling, max_tokens, stop_ids } = generation.clone();
-        let events = self.client.submit(Generate { prompt, sampling, max_tokens, stop_ids, top_logprobs: None })?;
+        let Generation { prompt, sampling, max_tokens, stop_ids, top_logprobs } = generation.clone();
+        let events = self.client.submit(Generate { prompt, sampling, max_tokens, stop_ids, top_logprobs })?;
         for event in events {
             match event? {
-                GenerationEvent::Tokens { tokens, .. } => on_tokens(&tokens),
+                GenerationEvent::Tokens { tokens, logprobs } => on_tokens(&tokens, &logprobs),
                 GenerationEvent::Finished { reason, usage } => return Ok((reason, usage)),
             }
         }

@@ -124,7 +124,7 @@ impl EngineLink for Scripted {
             let row = Self::row(&context, 0.0);
             let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap_or(0) as u32;
             context.push(best);
-            on_tokens(&[best]);
+            on_tokens(&[best], &[]);
             if generation.stop_ids.contains(&best) {
                 break;
             }

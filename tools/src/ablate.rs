@@ -255,7 +255,7 @@ impl<'a> Study<'a> {
     fn kld(&self, assembly: &Assembly) -> Result<Option<f64>, ToolError> {
         let mut host = Host::start(&self.contender(assembly, "quality")?.command)?;
         let variant = Candidate { assembly: assembly.clone(), ..self.candidate.clone() };
-        let extent = Extent { tokens_per_text: COMPARED, paths: None };
+        let extent = Extent::rows(COMPARED, None, self.seed);
         let quality = judge::quality(self.context, &variant, &mut host, &extent)?;
         Ok(gate::worst(&quality.paths).and_then(|path| path.kld.as_ref()).map(|kld| kld.mean))
     }

@@ -19,6 +19,7 @@ use crit_eval::limits::Limits;
 use crit_eval::probe::{Probe, ProbeOptions};
 use crit_eval::quality::{Quality, gate, texts};
 use crit_eval::report::{Evaluation, Overall, Subject, html, markdown};
+use crit_eval::seal::FileSeal;
 use crit_eval::speed::{ServedOptions, ServedSpeed, suite};
 use crit_records::format::{
     EvalBody, EvalKind, EvalStatus, MEDIA_JSON, MEDIA_SAMPLES, REL_INTENT, RecordId, Samples, Series, Statistic,
@@ -26,7 +27,7 @@ use crit_records::format::{
 use crit_records::quantity::{Quantity, seed_text};
 use crit_records::{Draft, Store};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Name of the attachment with all samples.
 const SAMPLES: &str = "samples.json";
@@ -209,6 +210,7 @@ impl Bench<'_> {
         let _alone = self.context.measure("eval")?;
         let limits = self.limits();
         let seed = self.seed;
+        let seal = self.seal()?;
         let intent = self.started(EvalKind::Speed)?;
         let options = |info: &EngineInfo| ServedOptions {
             generate_tokens: params.generate_tokens.unwrap_or(128).max(1),
@@ -224,16 +226,25 @@ impl Bench<'_> {
         let intent = self.started(EvalKind::Quality)?;
         let quality = self.quality(params);
         let quality = self.closed(EvalKind::Quality, intent, quality)?;
-        let evaluation = self.evaluation(info, speed, Some(quality));
+        let mut evaluation = self.evaluation(info, speed, Some(quality));
+        evaluation.tampered = seal.broken();
         self.record_quality(intent, &evaluation)?;
         Ok(evaluation)
+    }
+
+    /// What nobody may touch while the candidate is measured: its frozen files, the measured limits, crit itself.
+    fn seal(&self) -> Result<FileSeal, ToolError> {
+        let limits = self.context.workspace()?.cache().join("probe.json");
+        let paths = [self.candidate.folder.as_path(), limits.as_path(), self.context.program.as_path()];
+        let there: Vec<&Path> = paths.into_iter().filter(|path| path.exists()).collect();
+        Ok(FileSeal::of(&there)?)
     }
 
     fn quality(&self, params: &Params) -> Result<Quality, ToolError> {
         self.context.report().phase("quality: load");
         let mut host = Host::start(&host::command(self.context, &self.candidate, "quality")?)?;
         let tokens = params.quality_tokens.unwrap_or(TOKENS).max(16) as usize;
-        judge::quality(self.context, &self.candidate, &mut host, &Extent { tokens_per_text: tokens, paths: None })
+        judge::quality(self.context, &self.candidate, &mut host, &Extent::full(tokens, self.seed))
     }
 
     fn body(&self, kind: EvalKind, status: EvalStatus) -> EvalBody {
@@ -351,6 +362,7 @@ impl Bench<'_> {
             served: Some(speed),
             direct: None,
             quality,
+            tampered: Vec::new(),
             notes: Vec::new(),
         }
     }

@@ -22,6 +22,16 @@ const SUITE: &str = "smoke/1";
 const TOKENS: u32 = 16;
 /// Tokens of each text compared with the reference.
 const COMPARED: usize = 64;
+/// Paths a smoke test looks at: one of each kind that breaks by itself.
+const SMOKED: [PathKind; 7] = [
+    PathKind::Prompt,
+    PathKind::Chunks7,
+    PathKind::Decode,
+    PathKind::Verify,
+    PathKind::Width(2),
+    PathKind::Width(3),
+    PathKind::PrefixCache,
+];
 /// A prompt for engines whose tokens need not mean anything.
 const PROMPT: &str = "The quick brown fox jumps over the lazy dog. The quick brown";
 
@@ -220,7 +230,7 @@ impl Suite<'_> {
     }
 
     fn reference(&mut self, host: &mut Host) -> Result<(), ToolError> {
-        let extent = Extent { tokens_per_text: COMPARED, paths: Some(vec![PathKind::Prompt, PathKind::Chunks7]) };
+        let extent = Extent::rows(COMPARED, Some(SMOKED.to_vec()), 1);
         let quality = judge::quality(self.context, self.candidate, host, &extent)?;
         let worst = gate::worst(&quality.paths);
         let kld = worst.and_then(|path| path.kld.as_ref().map(|kld| kld.mean));
@@ -231,6 +241,14 @@ impl Suite<'_> {
         let detail =
             if quality.reasons.is_empty() { detail } else { format!("{detail}: {}", quality.reasons.join("; ")) };
         self.add("reference", quality.verdict == Verdict::Pass, detail);
+        // The evaluator's own faults are none of the candidate's, and void its every word.
+        if let Some(identity) = &quality.identity {
+            let complaints = identity.complaints();
+            let good = complaints.is_empty();
+            let said =
+                format!("{} rows with known answers, drawn tokens at z = {:.1}", identity.rows, identity.drawn_z);
+            self.add("evaluator", good, if good { said } else { complaints.join("; ") });
+        }
         Ok(())
     }
 }

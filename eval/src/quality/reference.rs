@@ -70,6 +70,11 @@ impl ReferenceRows {
         self.vocab
     }
 
+    /// Where they lie.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Mean divergence of the reference from itself on some of these rows, computed in other steps, nats.
     pub fn spread(&self) -> Option<f64> {
         self.spread

@@ -1,5 +1,6 @@
 //! Runs the paths: reference first (or its kept rows), then the candidate path by path, each row reduced and dropped.
 
+use super::conduct::Conduct;
 use super::gate::{Mode, Verdict, judge, worst};
 use super::identity::{self, Identity};
 use super::plan::{PathKind, PathPlan, PlanLimits, expected_rows, paths as all_paths};
@@ -8,12 +9,13 @@ use super::reference::{ReferenceKey, ReferenceRows, compute, kept};
 use super::texts::Text;
 use crate::error::EvalError;
 use crate::link::EngineLink;
+use crate::seal::FileSeal;
 use crate::{EVAL_VERSION, Progress};
 use crit_core::error::Failure;
 use crit_core::protocol::ScoreRow;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Starts the reference engine when its rows are not kept yet.
 pub type OpenReference<'a> = &'a mut dyn FnMut() -> Result<Box<dyn EngineLink>, Failure>;
@@ -81,6 +83,9 @@ pub struct Quality {
     pub worst_path: String,
     /// Every path measured.
     pub paths: Vec<PathResult>,
+    /// What the engine does when it generates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conduct: Vec<Conduct>,
     /// Paths not measured.
     pub skipped: Vec<SkippedPath>,
     /// The evaluator measured by itself.
@@ -100,6 +105,19 @@ pub struct Quality {
     pub eval_version: String,
 }
 
+impl Quality {
+    /// The same with checks of the engine's generation: one that fails is a fail of the whole.
+    pub fn with_conduct(mut self, checks: Vec<Conduct>) -> Self {
+        let complaints: Vec<String> = checks.iter().filter_map(Conduct::complaint).collect();
+        if self.verdict == Verdict::Pass && !complaints.is_empty() {
+            self.verdict = Verdict::Fail;
+        }
+        self.reasons.extend(complaints);
+        self.conduct.extend(checks);
+        self
+    }
+}
+
 /// Measures `candidate` on `texts`.
 ///
 /// # Errors
@@ -115,6 +133,8 @@ pub fn measure(
     let limits = PlanLimits::of(&info);
     let texts = cut(texts, limits.context, info.vocab, options)?;
     let mut rows = reference_rows(open_reference, &texts, info.vocab, options, progress)?;
+    let files: Vec<&Path> = rows.iter().map(ReferenceRows::path).collect();
+    let seal = FileSeal::of(&files)?;
     progress("quality: the evaluator against itself");
     let identity = check_identity(&mut rows, options.seed)?;
     let reference_spread = rows.iter().filter_map(ReferenceRows::spread).fold(0.0, f64::max);
@@ -127,12 +147,14 @@ pub fn measure(
             Err(why) => skipped.push(SkippedPath { path: kind.name(), why }),
         }
     }
-    let (verdict, reasons) = match identity.complaints() {
-        none if none.is_empty() => judge(options.mode, &paths, reference_spread),
-        complaints => (Verdict::Invalid, complaints),
+    let doubts = [identity.complaints(), seal.broken()].concat();
+    let (verdict, reasons) = match doubts.is_empty() {
+        true => judge(options.mode, &paths, reference_spread),
+        false => (Verdict::Invalid, doubts),
     };
     Ok(Quality {
         identity: Some(identity),
+        conduct: Vec::new(),
         reference_spread,
         mode: options.mode,
         verdict,

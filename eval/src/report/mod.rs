@@ -61,6 +61,9 @@ pub struct Evaluation {
     pub direct: Option<DirectSpeed>,
     /// Distance from the model.
     pub quality: Option<Quality>,
+    /// Files of the evaluator or the candidate that were changed while it was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tampered: Vec<String>,
     /// What a reader must know.
     pub notes: Vec<String>,
 }
@@ -101,7 +104,8 @@ impl Evaluation {
         let of = |state: ShareState| -> Vec<String> {
             states.iter().filter(|(s, _)| *s == state).map(|(_, reason)| reason.clone()).collect()
         };
-        let invalid = of(ShareState::Invalid);
+        let mut invalid = self.tampered.clone();
+        invalid.extend(of(ShareState::Invalid));
         let quality = self.quality.as_ref();
         match quality.map(|q| q.verdict) {
             Some(Verdict::Invalid) => return (Overall::Invalid, quality.map_or_else(Vec::new, |q| q.reasons.clone())),

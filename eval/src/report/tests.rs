@@ -112,6 +112,7 @@ fn quality() -> Quality {
         texts: vec![("chat".into(), 512), ("code".into(), 512), ("verse".into(), 512)],
         near_tie_nats: 0.1,
         identity: None,
+        conduct: vec![],
         reference_spread: 1e-9,
         reference: "exact 1".into(),
         eval_version: "1".into(),
@@ -183,6 +184,7 @@ fn evaluation() -> Evaluation {
         served: Some(served()),
         direct: None,
         quality: Some(quality()),
+        tampered: vec![],
         notes: vec![],
     }
 }

@@ -10,6 +10,7 @@ use super::warm::warm_up;
 use super::{CeilingInput, first_token_s, median_share};
 use crate::Progress;
 use crate::ceiling::{Share, passes_between, split_passes};
+use crate::clock::{Clock, MachineClock};
 use crate::error::EvalError;
 use crate::link::{EngineLink, Generation};
 use crate::rng::Rng;
@@ -18,7 +19,7 @@ use crit_core::error::Failure;
 use crit_core::protocol::PassCount;
 use crit_core::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,9 +98,23 @@ pub fn measure(
     ceiling: Option<CeilingInput<'_>>,
     progress: Progress<'_>,
 ) -> Result<DirectSpeed, EvalError> {
+    measure_by(&MachineClock::start(), engine, options, ceiling, progress)
+}
+
+/// The same by another clock.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_by(
+    clock: &dyn Clock,
+    engine: &mut dyn EngineLink,
+    options: &DirectOptions,
+    ceiling: Option<CeilingInput<'_>>,
+    progress: Progress<'_>,
+) -> Result<DirectSpeed, EvalError> {
     let info = engine.info().map_err(|failure| failed("opening it", failure))?;
     check(options, info.max_context)?;
-    let mut bench = Bench { engine, vocab: info.vocab, rng: Rng::new(options.seed), notes: Vec::new() };
+    let mut bench = Bench { clock, engine, vocab: info.vocab, rng: Rng::new(options.seed), notes: Vec::new() };
     progress("speed: warming up");
     let warm = bench.warm_up(options)?;
     let prefill = bench.prefill(options, ceiling, progress)?;
@@ -160,6 +175,7 @@ struct Phase {
 }
 
 struct Bench<'a> {
+    clock: &'a dyn Clock,
     engine: &'a mut dyn EngineLink,
     vocab: u32,
     rng: Rng,
@@ -237,15 +253,15 @@ impl Bench<'_> {
     fn run(&mut self, prompt_tokens: u32, max_tokens: u32) -> Result<Run, EvalError> {
         let prompt = (0..prompt_tokens).map(|_| self.rng.below(self.vocab.max(1) as usize) as u32).collect();
         let sampling = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
-        let generation = Generation { prompt, sampling, max_tokens, stop_ids: Vec::new() };
+        let generation = Generation { prompt, sampling, max_tokens, ..Generation::default() };
         let before = self.passes()?;
-        let start = Instant::now();
+        let (clock, start_s) = (self.clock, self.clock.now_s());
         let (mut first_s, mut last_s, mut tokens) = (None, 0.0, 0u64);
-        let outcome = self.engine.generate(&generation, &mut |ids| {
+        let outcome = self.engine.generate(&generation, &mut |ids, _| {
             if ids.is_empty() {
                 return;
             }
-            last_s = start.elapsed().as_secs_f64();
+            last_s = clock.now_s() - start_s;
             first_s.get_or_insert(last_s);
             tokens += ids.len() as u64;
         });

@@ -5,6 +5,7 @@
 //! their first tokens, so that no repeat can live off the prefix cache of another.
 
 pub mod direct;
+pub mod honesty;
 pub mod http;
 pub mod served;
 pub mod suite;

@@ -1,5 +1,7 @@
 //! The embedded tiny model as a real engine behind the real protocol, and executors that are broken in one way each.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use crit_core::files::Checkpoint;
 use crit_core::model::Model;
 use crit_core::plugin::{PrefixCache, PrefixHit};
@@ -15,6 +17,7 @@ use crit_eval::quality::texts::TEXTS;
 use crit_kernels::exec::{CpuExecutor, ExecOptions, Style, build};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Longest sequence of the engines here.
 pub const CONTEXT: usize = 512;
@@ -29,11 +32,20 @@ pub fn model() -> Model {
     Model::open(&folder()).expect("the embedded model opens")
 }
 
+/// A text as its token ids.
+pub fn encode(name: &str, content: &str) -> Text {
+    static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
+    let tokenizer = TOKENIZER.get_or_init(|| {
+        let checkpoint = Checkpoint::open(&folder()).expect("the embedded model opens");
+        Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer")
+    });
+    Text::new(name, tokenizer.encode(content, true).expect("it encodes"))
+}
+
 /// The suite's texts as its token ids.
 pub fn texts() -> Vec<Text> {
-    let checkpoint = Checkpoint::open(&folder()).expect("the embedded model opens");
-    let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("it has a tokenizer");
-    TEXTS.iter().map(|text| Text::new(text.name, tokenizer.encode(text.content, true).expect("it encodes"))).collect()
+    static KNOWN: OnceLock<Vec<Text>> = OnceLock::new();
+    KNOWN.get_or_init(|| TEXTS.iter().map(|text| encode(text.name, text.content)).collect()).clone()
 }
 
 /// An executor of the model.

@@ -16,7 +16,7 @@ use crit_core::digest::Digest;
 use crit_core::error::ErrorKind;
 use crit_core::plugin::{Assembly, Manifest};
 use crit_eval::decision::{self, Decision, FEWEST_PAIRS};
-use crit_eval::quality::gate;
+use crit_eval::quality::{PathKind, gate};
 use crit_records::Draft;
 use crit_records::format::{AblationBody, AblationRow, Direction, Form, Metric, RowStatus, Variant};
 use crit_records::quantity::{Quantity, ppm};
@@ -26,6 +26,10 @@ use serde::{Deserialize, Serialize};
 const METRIC: &str = "session_tok_s";
 /// Tokens of each text compared with the reference.
 const COMPARED: usize = 64;
+/// Paths a row's quality is taken on: those plugins change. All of them are for `eval`.
+const TOUCHED: [PathKind; 5] =
+    [PathKind::Prompt, PathKind::Decode, PathKind::Batch, PathKind::PrefixCache, PathKind::Verify];
+
 /// The tool.
 pub struct Ablate;
 
@@ -255,7 +259,7 @@ impl<'a> Study<'a> {
     fn kld(&self, assembly: &Assembly) -> Result<Option<f64>, ToolError> {
         let mut host = Host::start(&self.contender(assembly, "quality")?.command)?;
         let variant = Candidate { assembly: assembly.clone(), ..self.candidate.clone() };
-        let extent = Extent::rows(COMPARED, None, self.seed);
+        let extent = Extent::rows(COMPARED, Some(TOUCHED.to_vec()), self.seed);
         let quality = judge::quality(self.context, &variant, &mut host, &extent)?;
         Ok(gate::worst(&quality.paths).and_then(|path| path.kld.as_ref()).map(|kld| kld.mean))
     }

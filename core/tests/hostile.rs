@@ -211,10 +211,14 @@ fn paths_that_lead_to_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let message = |path: &Path| Checkpoint::open(path).unwrap_err().to_string();
     assert!(message(&folder.path().join("none")).contains("there is nothing at"));
-    assert!(message(folder.path()).contains("no .safetensors and no .gguf file"));
+    assert!(message(folder.path()).contains("no .safetensors, .gguf, .bin"));
     std::fs::write(folder.path().join("pytorch_model.bin"), b"x").unwrap();
-    assert!(message(folder.path()).contains("`pytorch_model.bin` is not of a container"));
-    assert!(message(&folder.path().join("pytorch_model.bin")).contains("neither a .safetensors"));
+    assert!(message(folder.path()).contains("neither an archive nor a state dict"));
+    std::fs::remove_file(folder.path().join("pytorch_model.bin")).unwrap();
+    std::fs::write(folder.path().join("optimizer.bin"), b"x").unwrap();
+    assert!(message(folder.path()).contains("no .safetensors, .gguf, .bin"));
+    std::fs::write(folder.path().join("notes.txt"), b"x").unwrap();
+    assert!(message(&folder.path().join("notes.txt")).contains("`notes.txt` is no file of weights"));
     for name in ["a.gguf", "b.gguf"] {
         Writer::new().write(&folder.path().join(name));
     }

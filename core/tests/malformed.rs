@@ -58,7 +58,7 @@ fn every_broken_file_gets_its_expected_answer() {
     for case in expect["cases"].as_array().unwrap() {
         let open = case["open"].as_str().unwrap();
         let kind = open.split('/').next().unwrap();
-        if !["safetensors", "gguf", "index", "config"].contains(&kind) || FOR_THE_BUILDER.contains(&open) {
+        if FOR_THE_BUILDER.contains(&open) {
             continue;
         }
         seen += 1;
@@ -88,6 +88,6 @@ fn every_broken_file_gets_its_expected_answer() {
         let peak_kb: u64 = peak.expect("the system states it").trim().parse().unwrap();
         assert!(peak_kb < 200_000, "{peak_kb} kB at the peak");
     }
-    assert!(seen > 100, "only {seen} cases");
+    assert!(seen > 200, "only {seen} cases");
     assert!(wrong.is_empty(), "{} of {seen} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -35,6 +35,7 @@ pub mod speed;
 pub mod synth;
 pub mod text;
 pub mod tool;
+pub mod verify;
 pub mod workspace;
 
 pub mod ablate;

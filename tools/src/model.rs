@@ -1,7 +1,7 @@
 //! What a checkpoint is: the facts people and agents ask for first.
 
 use crate::error::ToolError;
-use crit_core::files::{Checkpoint, Container};
+use crit_core::files::Checkpoint;
 use crit_core::model::Model;
 use crit_core::model::program::StateKind;
 use crit_core::text::{ChatTemplate, Tokenizer};
@@ -17,7 +17,7 @@ const STATE_ELEMENT_BYTES: usize = 2;
 pub struct ModelFacts {
     /// The file or folder.
     pub path: String,
-    /// `safetensors` or `gguf`.
+    /// `safetensors`, `gguf`, `pytorch` or `onnx`.
     pub container: String,
     /// Architecture family: which step program it is.
     pub architecture: String,
@@ -105,10 +105,7 @@ pub fn facts(model: &Model) -> Result<ModelFacts, ToolError> {
     let generation = checkpoint.generation();
     Ok(ModelFacts {
         path: checkpoint.path().display().to_string(),
-        container: match checkpoint.container() {
-            Container::Safetensors => "safetensors".into(),
-            Container::Gguf => "gguf".into(),
-        },
+        container: checkpoint.container().name().into(),
         architecture: program.arch.to_string(),
         model_type: checkpoint.model_type()?,
         parameters: checkpoint.parameters(),

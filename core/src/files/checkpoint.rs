@@ -18,6 +18,22 @@ pub enum Container {
     Safetensors,
     /// A GGUF file, with everything inside.
     Gguf,
+    /// An ONNX graph with its data, and JSON files beside it.
+    Onnx,
+    /// Pickled state dicts, one or several under an index, with JSON files beside them.
+    PyTorch,
+}
+
+impl Container {
+    /// Its name in the field.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Gguf => "gguf",
+            Self::Onnx => "onnx",
+            Self::PyTorch => "pytorch",
+        }
+    }
 }
 
 /// Where the stored values differ from what the names promise.
@@ -130,8 +146,8 @@ pub enum Head {
 }
 
 impl Checkpoint {
-    /// Opens what `path` leads to: a folder with safetensors or one GGUF file, a `.safetensors` file, the index of a
-    /// sharded checkpoint, or a `.gguf` file.
+    /// Opens what `path` leads to: a folder with a model, the file of its weights (`.safetensors`, `.gguf`, `.bin`,
+    /// `.pt`, `.pth`, `.onnx`), or the index of a sharded checkpoint.
     ///
     /// # Errors
     /// A path without a model, or files that break the rules of their formats.

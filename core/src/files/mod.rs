@@ -9,12 +9,16 @@ mod checkpoint;
 mod dtype;
 mod error;
 mod gguf;
+mod index;
 mod map;
+mod onnx;
 mod open;
 mod open_gguf;
 mod packed;
+mod pytorch;
 mod quant;
 mod safetensors;
+mod strided;
 mod tensor;
 
 pub use checkpoint::{Checkpoint, Container, FileEntry, Generation, Head, Manifest, StorageFacts};

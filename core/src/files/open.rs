@@ -3,14 +3,66 @@
 use super::checkpoint::{Checkpoint, Container, Generation, NoConfig, StorageFacts};
 use super::error::FileError;
 use super::tensor::StoredTensor;
-use super::{open_gguf, packed, safetensors};
+use super::{index, onnx, open_gguf, packed, pytorch, safetensors};
 use crate::json::{self, Config};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-const INDEX: &str = "model.safetensors.index.json";
+/// Tensors, and the files they lie in.
+type Opened = (Vec<StoredTensor>, Vec<PathBuf>);
+
+/// A kind of file with weights beside JSON files.
+struct Kind {
+    ending: &'static str,
+    container: Container,
+    open: fn(&Path) -> Result<Opened, FileError>,
+}
+
+/// All kinds, sorted by ending.
+const KINDS: &[Kind] = &[
+    Kind { ending: ".bin", container: Container::PyTorch, open: |file| one(file, pytorch::open_file) },
+    Kind { ending: ".bin.index.json", container: Container::PyTorch, open: |file| shards(file, pytorch::open_file) },
+    Kind { ending: ".onnx", container: Container::Onnx, open: onnx::open_file },
+    Kind { ending: ".pt", container: Container::PyTorch, open: |file| one(file, pytorch::open_file) },
+    Kind { ending: ".pth", container: Container::PyTorch, open: |file| one(file, pytorch::open_file) },
+    Kind { ending: ".safetensors", container: Container::Safetensors, open: |file| one(file, safetensors::open_file) },
+    Kind {
+        ending: ".safetensors.index.json",
+        container: Container::Safetensors,
+        open: |file| shards(file, safetensors::open_file),
+    },
+];
+
+fn one(file: &Path, open: fn(&Path) -> Result<Vec<StoredTensor>, FileError>) -> Result<Opened, FileError> {
+    Ok((open(file)?, vec![file.into()]))
+}
+
+fn shards(file: &Path, open: fn(&Path) -> Result<Vec<StoredTensor>, FileError>) -> Result<Opened, FileError> {
+    let (tensors, mut files) = index::open(file, open)?;
+    files.push(file.into());
+    Ok((tensors, files))
+}
+
+/// Names that mean the model of a folder. The first that is there counts, so that safetensors come before the pickles
+/// they were made from.
+const MEANT: &[&str] = &[
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.pt",
+    "model.onnx",
+    "onnx/model.onnx",
+];
+
+/// Endings of files that are the model where there is one such file. Safetensors beside a GGUF file are something else
+/// than its weights.
+const ENDINGS: &[&[&str]] = &[&[".gguf"], &[".safetensors"], &[".bin", ".pt", ".pth"], &[".onnx"]];
+
+/// Files of training programs that end as weights do.
+const NO_WEIGHTS: &[&str] = &["optimizer", "rng_state", "scaler", "scheduler", "training_args"];
 
 /// Families whose safetensors checkpoints store norm weights around zero (the factor is 1 + w).
 const ZERO_CENTRED: &[&str] = &[
@@ -43,31 +95,26 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, FileError> {
 }
 
 fn open_folder(folder: &Path) -> Result<Checkpoint, FileError> {
-    for name in ["model.safetensors", INDEX] {
-        if folder.join(name).exists() {
-            return open_file(folder, &folder.join(name));
-        }
+    if let Some(name) = MEANT.iter().find(|name| folder.join(name).is_file()) {
+        return open_file(folder, &folder.join(name));
     }
     let names = list(folder)?;
-    let ending = |ending: &str| -> Vec<&String> { names.iter().filter(|name| name.ends_with(ending)).collect() };
-    // Safetensors beside a GGUF file are something else than its weights.
-    let models = [".gguf", ".safetensors"].map(ending).into_iter().find(|found| !found.is_empty()).unwrap_or_default();
-    match models[..] {
-        [one] => open_file(folder, &folder.join(one)),
-        [] => {
-            let is_other = |name: &&String| [".bin", ".onnx", ".bin.index.json"].iter().any(|end| name.ends_with(end));
-            let what = match names.iter().find(is_other) {
-                Some(name) => format!("`{name}` is not of a container that is read (safetensors, GGUF)"),
-                None => "no .safetensors and no .gguf file in it".into(),
-            };
-            Err(FileError::NoModel { path: folder.into(), what })
-        }
-        _ => {
-            let shown: Vec<_> = models.iter().take(8).map(|name| name.as_str()).collect();
-            let what = format!("{} files could be meant; give one of them: {}", models.len(), shown.join(", "));
-            Err(FileError::NoModel { path: folder.into(), what })
+    for endings in ENDINGS {
+        let is_model = |name: &&String| {
+            endings.iter().any(|ending| name.ends_with(ending)) && !NO_WEIGHTS.iter().any(|no| name.starts_with(no))
+        };
+        match names.iter().filter(is_model).collect::<Vec<_>>()[..] {
+            [] => {}
+            [one] => return open_file(folder, &folder.join(one)),
+            ref several => {
+                let shown: Vec<_> = several.iter().take(8).map(|name| name.as_str()).collect();
+                let what = format!("{} files could be meant; give one of them: {}", several.len(), shown.join(", "));
+                return Err(FileError::NoModel { path: folder.into(), what });
+            }
         }
     }
+    let what = "no .safetensors, .gguf, .bin, .pt, .pth and no .onnx file in it".into();
+    Err(FileError::NoModel { path: folder.into(), what })
 }
 
 fn list(folder: &Path) -> Result<Vec<String>, FileError> {
@@ -83,34 +130,35 @@ fn list(folder: &Path) -> Result<Vec<String>, FileError> {
 /// Opens `file`; `path` is what the user gave.
 fn open_file(path: &Path, file: &Path) -> Result<Checkpoint, FileError> {
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if name.ends_with(".safetensors") {
-        return open_safetensors(path, file, safetensors::open_file(file)?, vec![file.into()]);
-    }
-    if name.ends_with(".safetensors.index.json") {
-        let (tensors, mut files) = safetensors::open_index(file)?;
-        files.push(file.into());
-        return open_safetensors(path, file, tensors, files);
-    }
     if name.ends_with(".gguf") {
         return open_gguf::open(path, file);
     }
-    let what = format!("`{name}` is neither a .safetensors file, nor a .safetensors.index.json, nor a .gguf file");
-    Err(FileError::NoModel { path: path.into(), what })
+    let Some(kind) = KINDS.iter().find(|kind| name.ends_with(kind.ending)) else {
+        let known: Vec<_> = KINDS.iter().map(|kind| kind.ending).chain([".gguf"]).collect();
+        let what = format!("`{name}` is no file of weights: those end in {}", known.join(", "));
+        return Err(FileError::NoModel { path: path.into(), what });
+    };
+    let folder = if path.is_dir() { path } else { file.parent().unwrap_or(Path::new(".")) };
+    assemble(path, folder, kind.container, (kind.open)(file)?)
 }
 
-fn open_safetensors(
+/// The checkpoint of tensors and the JSON files in `folder`.
+fn assemble(
     path: &Path,
-    file: &Path,
-    tensors: Vec<StoredTensor>,
-    mut files: Vec<PathBuf>,
+    folder: &Path,
+    container: Container,
+    (tensors, mut files): Opened,
 ) -> Result<Checkpoint, FileError> {
-    let folder = file.parent().unwrap_or(Path::new("."));
     let mut beside = |name: &str| {
         let found = Some(folder.join(name)).filter(|path| path.is_file());
         files.extend(found.clone());
         found
     };
     let config = beside("config.json").map(|path| read_config(&path)).transpose()?;
+    let config = match config {
+        Some(config) if !packed::is_stated(&config)? => Some(with_settings_of_their_own(config, &mut beside)?),
+        config => config,
+    };
     let generation_config = beside("generation_config.json").map(|path| read_config(&path)).transpose()?;
     let tokenizer_config = beside("tokenizer_config.json").map(|path| read_config(&path)).transpose()?;
     let tokenizer_json = beside("tokenizer.json");
@@ -123,7 +171,7 @@ fn open_safetensors(
     let config = config.ok_or(NoConfig::NoFile);
     Ok(Checkpoint {
         path: path.into(),
-        container: Container::Safetensors,
+        container,
         storage: text.as_ref().map(StorageFacts::of_safetensors).unwrap_or_default(),
         metadata: None,
         tokenizer_config,
@@ -146,8 +194,30 @@ fn read_config(path: &Path) -> Result<Config, FileError> {
     Ok(Config::from_value(json::parse_python_file(path)?, &path.display().to_string())?)
 }
 
+/// The configuration with the quantisation settings that a tool wrote into a file of their own.
+fn with_settings_of_their_own(
+    config: Config,
+    beside: &mut impl FnMut(&str) -> Option<PathBuf>,
+) -> Result<Config, FileError> {
+    let (key, method, path) = match (beside("hf_quant_config.json"), beside("quantize_config.json")) {
+        (Some(path), _) => (Some("quantization"), "modelopt", path),
+        (None, Some(path)) => (None, "gptq", path),
+        (None, None) => return Ok(config),
+    };
+    let own = read_config(&path)?;
+    let own = match key {
+        Some(key) => own.opt_object(key)?.unwrap_or(own),
+        None => own,
+    };
+    let mut settings: Map<String, Value> = own.map().clone();
+    settings.entry("quant_method").or_insert(method.into());
+    let mut map = config.map().clone();
+    map.insert("quantization_config".into(), settings.into());
+    Ok(Config::from_map(map, config.origin()))
+}
+
 impl StorageFacts {
-    /// How safetensors checkpoints of the text model `config` store their values.
+    /// How checkpoints under Hugging Face names of the text model `config` store their values.
     pub fn of_safetensors(config: &Config) -> Self {
         let family = config.get("model_type").and_then(Value::as_str);
         let is_zero_centred = family.is_some_and(|family| ZERO_CENTRED.contains(&family));

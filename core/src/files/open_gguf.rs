@@ -3,6 +3,7 @@
 use super::checkpoint::{Checkpoint, Container, Generation, NoConfig, StorageFacts};
 use super::error::FileError;
 use super::gguf::{self, Gguf, Metadata, arch};
+use super::packed::scaled;
 use super::tensor::StoredTensor;
 use crate::json::Config;
 use serde_json::Value;
@@ -70,7 +71,11 @@ pub(super) fn open(path: &Path, file: &Path) -> Result<Checkpoint, FileError> {
         generation: generation(&gguf.metadata),
         eos_ids,
         bos_id,
-        tensors: by_name(file, gguf.tensors, arch)?,
+        tensors: by_name(
+            file,
+            scaled::gather_gguf(gguf.tensors).map_err(|what| FileError::Damaged { path: file.into(), what })?,
+            arch,
+        )?,
         metadata: Some(gguf.metadata),
         storage,
         files,

@@ -1,24 +1,19 @@
-//! safetensors: one file, or shards under an index.
+//! safetensors: one file.
 //!
 //! A file is accepted iff its header is strict JSON, every tensor's byte range is what its type and shape need, and the
-//! ranges in order cover the data without hole or overlap. An index is compared with the headers of its shards both
-//! ways. Data need not be aligned: old writers did not pad the header.
+//! ranges in order cover the data without hole or overlap. Data need not be aligned: old writers did not pad the header.
 
 use super::dtype::DType;
 use super::error::FileError;
 use super::map::Bytes;
 use super::tensor::{StoredTensor, TensorFacts};
-use crate::json::{self, Config, JsonError, Limits};
+use crate::json::{self, JsonError, Limits};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Largest header that the format's own library reads.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-
-/// Element types that the format has and we do not read.
-const KNOWN: &[&str] = &["C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"];
 
 /// The tensors of one file.
 pub(super) fn open_file(path: &Path) -> Result<Vec<StoredTensor>, FileError> {
@@ -32,68 +27,6 @@ pub(super) fn open_file(path: &Path) -> Result<Vec<StoredTensor>, FileError> {
     }
     check_cover(path, &mut tensors, file.len() - data_start)?;
     tensors.into_iter().map(|entry| StoredTensor::new(entry.facts, file.clone(), data_start + entry.begin)).collect()
-}
-
-/// The tensors of all shards that the index at `path` names, and the shards.
-pub(super) fn open_index(path: &Path) -> Result<(Vec<StoredTensor>, Vec<PathBuf>), FileError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let shards = read_index(path)?;
-    let (mut tensors, mut files) = (Vec::new(), Vec::new());
-    for (shard, mut named) in shards {
-        let file = folder.join(&shard);
-        if !file.is_file() {
-            return Err(damaged(path, format!("the shard `{shard}` that it names is not there")));
-        }
-        for tensor in open_file(&file)? {
-            if named.remove(tensor.name()).is_none() {
-                let name = tensor.name();
-                return Err(damaged(path, format!("`{name}` lies in the shard `{shard}`, the index does not say so")));
-            }
-            tensors.push(tensor);
-        }
-        if let Some(name) = named.keys().next() {
-            return Err(damaged(
-                path,
-                format!("it says that `{name}` lies in the shard `{shard}`, which has no such tensor"),
-            ));
-        }
-        files.push(file);
-    }
-    Ok((tensors, files))
-}
-
-/// Shards with the names of the tensors in them.
-fn read_index(path: &Path) -> Result<BTreeMap<String, BTreeMap<String, ()>>, FileError> {
-    let limits = Limits { max_bytes: MAX_HEADER_BYTES, ..Limits::default() };
-    let origin = path.display().to_string();
-    let index = json::parse_within(&json::read_bounded(path, limits.max_bytes)?, &origin, limits)?;
-    let index = Config::from_value(index, &origin)?;
-    let map = match index.get("weight_map") {
-        Some(Value::Object(map)) => map,
-        _ => return Err(index.wrong("weight_map", "an object from tensor names to shard files").into()),
-    };
-    if map.is_empty() {
-        return Err(damaged(path, "its `weight_map` is empty".into()));
-    }
-    let mut shards: BTreeMap<String, BTreeMap<String, ()>> = BTreeMap::new();
-    for (tensor, shard) in map {
-        let shard = shard.as_str().filter(|shard| is_plain_name(shard)).ok_or_else(|| {
-            damaged(
-                path,
-                format!("`weight_map` puts `{tensor}` in {shard}, which is no file name in the model's folder"),
-            )
-        })?;
-        shards.entry(shard.into()).or_default().insert(tensor.clone(), ());
-    }
-    Ok(shards)
-}
-
-/// Whether `name` is the name of a file in the same folder and nothing else.
-fn is_plain_name(name: &str) -> bool {
-    let mut parts = Path::new(name).components();
-    let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name);
-    // A backslash separates folders on one system and is a letter on another: no real shard has one.
-    one && !name.contains(['/', '\\', ':', '\0'])
 }
 
 /// The header's object and where the data starts.
@@ -151,14 +84,16 @@ fn read_entry(path: &Path, name: &str, entry: &Value) -> Result<Entry, FileError
     let shape = sizes("shape").ok_or_else(|| fault("`shape` is no list of sizes"))?;
     let offsets = sizes("data_offsets").ok_or_else(|| fault("`data_offsets` are no two byte offsets"))?;
     let [begin, end] = offsets[..] else { return Err(fault("`data_offsets` are no two byte offsets")) };
-    let dtype = DType::from_safetensors(dtype).ok_or_else(|| {
-        if KNOWN.contains(&dtype) {
-            let supported = DType::names(|format| format.in_safetensors);
-            FileError::Unsupported { path: path.into(), what: format!("type {dtype} of tensor `{name}`"), supported }
-        } else {
-            fault(&format!("`{dtype}` is no element type of the format"))
-        }
-    })?;
+    let dtype =
+        DType::from_safetensors(dtype).ok_or_else(|| fault(&format!("`{dtype}` is no element type of the format")))?;
+    let row_len = shape.last().copied().unwrap_or(1);
+    if !row_len.is_multiple_of(dtype.block_elems()) {
+        return Err(FileError::Unsupported {
+            path: path.into(),
+            what: format!("tensor `{name}` of {dtype} with rows of {row_len}, which end within a byte,"),
+            supported: format!("rows of a multiple of {} elements", dtype.block_elems()),
+        });
+    }
     let facts = TensorFacts { name: name.into(), stored_name: name.into(), dtype, shape };
     let needed = facts.bytes().map_err(|error| damaged(path, error.to_string()))?;
     match end.checked_sub(begin) {

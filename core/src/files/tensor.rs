@@ -4,6 +4,7 @@ use super::dtype::DType;
 use super::error::FileError;
 use super::map::Bytes;
 use super::packed::Packed;
+use super::strided::Strided;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ struct Inner {
 enum Data {
     /// In one run of bytes.
     Bytes { file: Arc<Bytes>, start: usize },
+    /// In another order than the tensor's; the first byte of those in order that counts.
+    Strided { elems: Arc<Strided>, first: usize },
     /// In several tensors; the first row of theirs that counts.
     Packed { format: &'static str, packed: Arc<dyn Packed>, first: usize },
 }
@@ -57,6 +60,15 @@ impl TensorFacts {
         let (rows, row_len) = self.split()?;
         let row_bytes = self.row_bytes(row_len)?;
         rows.checked_mul(row_bytes).ok_or_else(|| self.fault("its size overflows"))
+    }
+
+    /// Strides of elements without gaps, row by row.
+    fn row_major(&self) -> Vec<usize> {
+        let mut strides = vec![1usize; self.shape.len()];
+        for i in (1..self.shape.len()).rev() {
+            strides[i - 1] = strides[i].saturating_mul(self.shape[i]);
+        }
+        strides
     }
 
     fn split(&self) -> Result<(usize, usize), FileError> {
@@ -101,6 +113,35 @@ impl StoredTensor {
         }
         let TensorFacts { name, stored_name, dtype, shape } = facts;
         let data = Data::Bytes { file, start };
+        Ok(Self(Arc::new(Inner { name, stored_name, dtype, shape, rows, row_len, row_bytes, data })))
+    }
+
+    /// The tensor described by `facts` whose elements lie at `strides` (in elements) from byte `start` of `file` on.
+    ///
+    /// # Errors
+    /// Elements past the end of `file`, sizes that overflow, or a type in blocks.
+    pub(super) fn strided(
+        facts: TensorFacts,
+        file: Arc<Bytes>,
+        start: usize,
+        strides: &[usize],
+    ) -> Result<Self, FileError> {
+        facts.bytes()?;
+        if strides == facts.row_major() {
+            return Self::new(facts, file, start);
+        }
+        let elems = Strided::new(file, start, facts.dtype.block_bytes(), &facts.shape, strides);
+        match elems.filter(|_| facts.dtype.block_elems() == 1) {
+            Some(elems) => Self::from_strided(facts, elems),
+            None => Err(facts.fault("its elements lie past the end of the file")),
+        }
+    }
+
+    fn from_strided(facts: TensorFacts, elems: Strided) -> Result<Self, FileError> {
+        let (rows, row_len) = facts.split()?;
+        let row_bytes = facts.row_bytes(row_len)?;
+        let TensorFacts { name, stored_name, dtype, shape } = facts;
+        let data = Data::Strided { elems: Arc::new(elems), first: 0 };
         Ok(Self(Arc::new(Inner { name, stored_name, dtype, shape, rows, row_len, row_bytes, data })))
     }
 
@@ -179,6 +220,14 @@ impl StoredTensor {
             Data::Bytes { file, start } if facts.bytes()? == rows.len() * size => {
                 Self::new(facts, file.clone(), start + rows.start * size)
             }
+            Data::Strided { elems, first } if facts.bytes()? == rows.len() * size => {
+                let (rows_of_part, row_len) = facts.split()?;
+                let row_bytes = facts.row_bytes(row_len)?;
+                let data = Data::Strided { elems: elems.clone(), first: first + rows.start * size };
+                let TensorFacts { name, stored_name, dtype, shape } = facts;
+                let rows = rows_of_part;
+                Ok(Self(Arc::new(Inner { name, stored_name, dtype, shape, rows, row_len, row_bytes, data })))
+            }
             Data::Packed { format, packed, first } if facts.split()? == (rows.len(), self.row_len()) => {
                 let data = Data::Packed { format, packed: packed.clone(), first: first + rows.start };
                 Ok(Self::from_packed(name, stored_name.clone(), shape, data))
@@ -187,12 +236,12 @@ impl StoredTensor {
         }
     }
 
-    /// A copy with the last two axes swapped.
+    /// The same values with the last two axes swapped; put in order when they are first asked for.
     ///
     /// # Errors
     /// Elements stored in blocks, or fewer than two axes.
     pub fn transposed(&self) -> Result<Self, FileError> {
-        let Inner { name, stored_name, dtype, shape, row_bytes, row_len, .. } = &*self.0;
+        let Inner { name, stored_name, dtype, shape, .. } = &*self.0;
         let mut facts =
             TensorFacts { name: name.clone(), stored_name: stored_name.clone(), dtype: *dtype, shape: shape.clone() };
         let axes = shape.len();
@@ -210,18 +259,18 @@ impl StoredTensor {
         if axes < 2 || dtype.block_elems() != 1 {
             return Err(facts.fault("it cannot be transposed"));
         }
-        facts.shape.swap(axes - 2, axes - 1);
-        let (rows, columns) = (shape[axes - 2], *row_len);
-        let size = row_bytes.checked_div(columns).unwrap_or(0);
-        let mut out = Vec::with_capacity(self.bytes().len());
-        for matrix in self.bytes().chunks(rows.max(1) * (*row_bytes).max(1)) {
-            for column in 0..columns {
-                for row in 0..rows {
-                    out.extend_from_slice(&matrix[row * row_bytes + column * size..][..size]);
-                }
+        let elems = match &self.0.data {
+            Data::Bytes { file, start } => {
+                let strides = facts.row_major();
+                Strided::new(file.clone(), *start, dtype.block_bytes(), shape, &strides).map(|elems| elems.transposed())
             }
-        }
-        Self::new(facts, Arc::new(Bytes::Owned(out)), 0)
+            Data::Strided { elems, first: 0 } if elems.shape() == shape => Some(elems.transposed()),
+            Data::Strided { .. } => return Self::from_bytes(name, *dtype, shape, self.bytes().to_vec())?.transposed(),
+            Data::Packed { .. } => None,
+        };
+        let elems = elems.ok_or_else(|| facts.fault("it cannot be transposed"))?;
+        facts.shape.swap(axes - 2, axes - 1);
+        Self::from_strided(facts, elems)
     }
 
     /// Its name in Hugging Face checkpoints.
@@ -262,7 +311,7 @@ impl StoredTensor {
     /// How it is stored: the name of its element type, or of the format of a packed weight.
     pub fn stored_as(&self) -> &'static str {
         match &self.0.data {
-            Data::Bytes { .. } => self.0.dtype.name(),
+            Data::Bytes { .. } | Data::Strided { .. } => self.0.dtype.name(),
             Data::Packed { format, .. } => format,
         }
     }
@@ -270,7 +319,7 @@ impl StoredTensor {
     /// Bytes it takes as stored, with scales and all that belongs to it. Of a part of a packed weight: its share.
     pub fn stored_bytes(&self) -> usize {
         match &self.0.data {
-            Data::Bytes { .. } => self.0.rows * self.0.row_bytes,
+            Data::Bytes { .. } | Data::Strided { .. } => self.0.rows * self.0.row_bytes,
             Data::Packed { packed, .. } => {
                 let whole: usize = packed.parts().iter().map(Self::stored_bytes).sum();
                 let all = packed.rows().max(1);
@@ -289,6 +338,7 @@ impl StoredTensor {
         let Inner { data, rows, row_bytes, .. } = &*self.0;
         match data {
             Data::Bytes { file, start } => &file[*start..start + rows * row_bytes],
+            Data::Strided { elems, first } => &elems.bytes()[*first..first + rows * row_bytes],
             Data::Packed { .. } => &[],
         }
     }
@@ -316,7 +366,7 @@ impl StoredTensor {
             return Err(FileError::Buffer { name: self.name().into(), needed, given: out.len() });
         }
         match &self.0.data {
-            Data::Bytes { .. } => self.dtype().dequant(bytes, out),
+            Data::Bytes { .. } | Data::Strided { .. } => self.dtype().dequant(bytes, out),
             Data::Packed { packed, first, .. } => packed.read(first + range.start..first + range.end, out),
         }
         Ok(())
@@ -326,7 +376,7 @@ impl StoredTensor {
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.elems()];
         match &self.0.data {
-            Data::Bytes { .. } => self.dtype().dequant(self.bytes(), &mut out),
+            Data::Bytes { .. } | Data::Strided { .. } => self.dtype().dequant(self.bytes(), &mut out),
             Data::Packed { packed, first, .. } => packed.read(*first..first + self.rows(), &mut out),
         }
         out

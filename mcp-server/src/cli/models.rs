@@ -3,6 +3,7 @@
 mod dequant;
 mod quantize;
 mod synth;
+mod verify;
 
 use super::printer::Printer;
 use clap::Subcommand;
@@ -29,6 +30,8 @@ enum Action {
     Quantize(quantize::Args),
     /// Write a random checkpoint of a config's shapes, for measuring speed.
     Synth(synth::Args),
+    /// Whether the files are sound and make a model; exit code 0 if so.
+    Verify(verify::Args),
     /// Architecture, sizes, context, token ids that matter.
     Inspect {
         /// Model file or folder.
@@ -70,6 +73,7 @@ pub fn run(args: &Args, _: &Context, printer: &Printer) -> Result<ExitCode, Tool
         Action::Dequant(args) => dequant::run(args, printer)?,
         Action::Quantize(args) => quantize::run(args, printer)?,
         Action::Synth(args) => synth::run(args, printer)?,
+        Action::Verify(args) => verify::run(args, printer)?,
         Action::Inspect { model } => {
             let facts = model::inspect(model)?;
             printer.output(&serde_json::to_value(facts).unwrap_or_default())?;

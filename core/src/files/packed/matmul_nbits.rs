@@ -39,7 +39,6 @@ struct NBits {
 ///
 /// # Errors
 /// Sizes that do not fit.
-#[cfg_attr(not(test), expect(dead_code, reason = "the reader of ONNX graphs calls it"))]
 pub(crate) fn weight(
     name: &str,
     sizes: Sizes,
@@ -52,11 +51,15 @@ pub(crate) fn weight(
         return Err(format!("`{name}` has {bits} bits in blocks of {block}"));
     }
     let blocks = width.div_ceil(block);
-    let zeros_fit = zeros.as_ref().is_none_or(|zeros| match zeros.dtype() {
-        DType::U8 => zeros.elems() == rows * (blocks * bits).div_ceil(8),
-        _ => zeros.elems() == rows * blocks,
-    });
-    if codes.elems() != rows * blocks * block * bits / 8 || scales.elems() != rows * blocks || !zeros_fit {
+    let zeros_fit = |rows: usize, blocks: usize| {
+        zeros.as_ref().is_none_or(|zeros| match zeros.dtype() {
+            DType::U8 => zeros.elems() == rows * (blocks * bits).div_ceil(8),
+            dtype => dtype.is_float() && zeros.elems() == rows * blocks,
+        })
+    };
+    let count = rows.checked_mul(blocks).and_then(|count| count.checked_mul(block)?.checked_mul(bits));
+    let fits = count.is_some_and(|bits| codes.elems() == bits / 8) && codes.dtype() == DType::U8;
+    if !fits || !scales.dtype().is_float() || scales.elems() != rows * blocks || !zeros_fit(rows, blocks) {
         return Err(format!("the parts of `{name}` do not fit {rows} rows of {width} in blocks of {block}"));
     }
     let parts = [codes, scales].into_iter().chain(zeros).collect();

@@ -18,6 +18,7 @@ mod mlx;
 mod mxfp4;
 mod mxfp8;
 mod nvfp4;
+pub(in crate::files) mod scaled;
 
 pub(super) use bits::E2M1;
 pub(crate) use bits::{e4m3, e5m2, e8m0};
@@ -75,6 +76,7 @@ pub const FORMATS: &[&WeightFormat] = &[
     &mxfp4::FORMAT,
     &mxfp8::FORMAT,
     &nvfp4::FORMAT,
+    &scaled::FORMAT,
 ];
 
 /// What stands beside weights for activations and caches, which are kept in plain numbers here.
@@ -128,6 +130,7 @@ pub(super) fn gather(
     tensors: BTreeMap<String, StoredTensor>,
 ) -> Result<BTreeMap<String, StoredTensor>, FileError> {
     let Some(settings) = settings(config)? else { return Ok(tensors) };
+    check_sizes(&settings)?;
     let mut tensors = Tensors(tensors);
     let mut known = false;
     for format in FORMATS.iter().filter(|format| (format.detect)(&settings)) {
@@ -143,6 +146,24 @@ pub(super) fn gather(
     }
     tensors.0.retain(|name, _| !UNUSED.iter().any(|end| name.ends_with(end)));
     Ok(tensors.0)
+}
+
+/// Whether `config` says how its weights are quantised.
+pub(super) fn is_stated(config: &Config) -> Result<bool, FileError> {
+    Ok(settings(config)?.is_some())
+}
+
+/// That the sizes of groups and blocks can be some; -1 stands for whole rows.
+fn check_sizes(settings: &Config) -> Result<(), FileError> {
+    for key in ["group_size", "q_group_size"] {
+        if settings.opt_i64(key)?.is_some_and(|size| size == 0 || size < -1) {
+            return Err(settings.wrong(key, "a positive number of elements, or -1 for whole rows").into());
+        }
+    }
+    if settings.opt_usize_list("weight_block_size")?.is_some_and(|sizes| sizes.len() != 2 || sizes.contains(&0)) {
+        return Err(settings.wrong("weight_block_size", "two positive numbers of elements").into());
+    }
+    Ok(())
 }
 
 /// The quantisation settings: of the whole model, or of its text model.

@@ -30,25 +30,8 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Values in the row order of Hugging Face checkpoints: rows of a head stored as neighbouring pairs become halves.
 fn in_plain_order(tensor: &StoredTensor, checkpoint: &Checkpoint) -> Vec<f32> {
-    let config = checkpoint.config().unwrap();
-    let (heads, len) = match tensor.name() {
-        name if name.contains("q_proj") => (config.usize("num_attention_heads").unwrap(), tensor.row_len()),
-        name if name.contains("k_proj") => (config.usize("num_key_value_heads").unwrap(), tensor.row_len()),
-        _ => return tensor.to_f32(),
-    };
-    if !checkpoint.storage().rope_interleaved_qk {
-        return tensor.to_f32();
-    }
-    let head_rows = tensor.rows() / heads;
-    let mut out = vec![0.0; tensor.elems()];
-    for row in 0..tensor.rows() {
-        let (head, within) = (row / head_rows, row % head_rows);
-        let stored = head * head_rows + within % (head_rows / 2) * 2 + within / (head_rows / 2);
-        tensor.dequant_rows(stored..stored + 1, &mut out[row * len..(row + 1) * len]).unwrap();
-    }
-    out
+    checkpoint.values_in_plain_order(tensor).unwrap()
 }
 
 #[test]

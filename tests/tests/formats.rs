@@ -1,5 +1,6 @@
-//! Weight formats: logits of quantised checkpoints against transformers' with the owning libraries' values, and the table
+//! Containers and weight formats: logits of checkpoints against transformers' with the owning libraries' values, and the table
 //! of what is read and written.
+#![allow(clippy::print_stderr)]
 
 use crit_core::export::SCHEMES;
 use crit_core::files::{DType, WEIGHT_FORMATS};
@@ -16,7 +17,7 @@ fn quantised() -> Vec<Case> {
         skip("the full set of quantised cases", "CRIT_FIXTURES is not set; the committed cases run");
     }
     let mut found = cases(&root.unwrap_or_else(|| fixtures().join("quant")));
-    found.retain(|case| (case.path.join("model.safetensors").is_file() || gguf(case).is_file()) && supported(case));
+    found.retain(supported);
     found
 }
 
@@ -24,18 +25,10 @@ fn gguf(case: &Case) -> std::path::PathBuf {
     case.path.join("model.gguf")
 }
 
-fn open(case: &Case) -> Option<Model> {
+fn open(case: &Case) -> Model {
     let file = gguf(case);
     let path: &Path = if file.is_file() { &file } else { &case.path };
-    match Model::open(path) {
-        Ok(model) => Some(model),
-        // GGUF types are another list's.
-        Err(error) if file.is_file() && error.to_string().contains("is not supported") => {
-            skip(&case.name, &error.to_string());
-            None
-        }
-        Err(error) => panic!("{}: {error}", case.name),
-    }
+    Model::open(path).unwrap_or_else(|error| panic!("{}: {error}", case.name))
 }
 
 struct Golden {
@@ -79,9 +72,9 @@ fn mean_kld(reference: &[Vec<f32>], candidate: &[Vec<f32>]) -> f64 {
 fn logits_of_quantised_checkpoints() {
     let cases = quantised();
     assert!(cases.len() >= 8, "a case of each family of formats is committed");
-    let mut compared = 0;
+    eprintln!("{} cases", cases.len());
     for case in cases {
-        let Some(model) = open(&case) else { continue };
+        let model = open(&case);
         let golden = golden(&case);
         let exact = logits(&model, Style::Exact, &golden.ids);
         let scale = golden.logits.iter().flatten().fold(0f32, |m, v| m.max(v.abs()));
@@ -93,9 +86,7 @@ fn logits_of_quantised_checkpoints() {
         let kld = mean_kld(&golden.logits, &base);
         // What 8-bit activations and a 16-bit cache cost on random weights, with room; wrong values give whole nats.
         assert!(kld <= 0.01, "{}: mean KLD {kld}", case.name);
-        compared += 1;
     }
-    assert!(compared >= 8, "{compared} cases");
 }
 
 /// The table of docs/reference/formats.md.

@@ -24,7 +24,8 @@ pub struct Dequantised {
     pub sha256_f32le: String,
 }
 
-/// Writes the values of the tensor `name` of the checkpoint at `model` to the safetensors file `out`, as f32.
+/// Writes the values of the tensor `name` of the checkpoint at `model` to the safetensors file `out`, as f32, rows
+/// in the order of Hugging Face checkpoints.
 ///
 /// # Errors
 /// The checkpoint cannot be read or has no such tensor, or the file cannot be written.
@@ -38,7 +39,8 @@ pub fn dequant(model: &Path, name: &str, out: &Path) -> Result<Dequantised, Tool
             None => error.with_hint("names are Hugging Face's, such as model.layers.0.mlp.down_proj.weight"),
         });
     };
-    let bytes: Vec<u8> = tensor.to_f32().iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes: Vec<u8> =
+        checkpoint.values_in_plain_order(tensor)?.iter().flat_map(|value| value.to_le_bytes()).collect();
     let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), &bytes)
         .map_err(|error| ToolError::new(ErrorKind::Internal, format!("values do not fit their shape: {error}")))?;
     // Whole or not at all.

@@ -7,6 +7,7 @@ use crit_core::files::{Checkpoint, Container, FileError};
 use crit_core::json::Config;
 use crit_core::model::Model;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A sound checkpoint in figures.
@@ -33,6 +34,16 @@ pub struct Verified {
 /// # Errors
 /// The first fault.
 pub fn verify(path: &Path) -> Result<Verified, ToolError> {
+    check(path).map_err(|mut error| {
+        let shown = path.display().to_string();
+        if !error.message.contains(&shown) {
+            error.message = format!("{shown}: {}", error.message);
+        }
+        error
+    })
+}
+
+fn check(path: &Path) -> Result<Verified, ToolError> {
     let checkpoint = Checkpoint::open(path)?;
     let mut out = Verified {
         path: path.display().to_string(),
@@ -66,8 +77,13 @@ fn check_sizes(config: &Config, checkpoint: &Checkpoint) -> Result<(), ToolError
     if config.has("num_hidden_layers") {
         let layers = config.positive("num_hidden_layers")?;
         let tensors = checkpoint.tensors().len();
-        if layers > tensors && checkpoint.container() == Container::Gguf {
-            let what = format!("it states {layers} layers and has {tensors} tensors");
+        if layers > tensors {
+            let layer = |tensor: &str| tensor.strip_prefix("model.layers.")?.split('.').next()?.parse::<usize>().ok();
+            let there: BTreeSet<usize> = checkpoint.tensors().filter_map(|tensor| layer(tensor.name())).collect();
+            let missing = (0..layers).find(|layer| !there.contains(layer)).unwrap_or(layers);
+            let what = format!(
+                "its configuration states {layers} layers and it has {tensors} tensors; the first that is missing is `model.layers.{missing}.input_layernorm.weight`"
+            );
             return Err(FileError::Damaged { path: checkpoint.path().into(), what }.into());
         }
     }

@@ -49,7 +49,7 @@ fn fault(root: &Path, case: &serde_json::Value) -> Option<String> {
     let is_clear = said.as_ref().err().is_none_or(|error| {
         let name = Path::new(open).file_stem().unwrap().to_string_lossy().into_owned();
         let message = error.to_string();
-        error.hint().is_some() && (message.contains(&name) || !message.is_empty() && case["at"] == "model load")
+        error.hint.is_some() && (message.contains(&name) || !message.is_empty() && case["at"] == "model load")
     });
     let fine = right && is_clear && took < Duration::from_secs(2);
     if std::env::var_os("SHOW").is_some() {

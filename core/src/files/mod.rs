@@ -15,6 +15,7 @@ mod onnx;
 mod open;
 mod open_gguf;
 mod packed;
+mod plain_order;
 mod pytorch;
 mod quant;
 mod safetensors;

@@ -100,9 +100,8 @@ const KEYS: &[&str] = &[
 #[test]
 fn gguf_twins_have_the_same_configuration_and_values() {
     let mut cases: Vec<_> = ["gemma3", "llama"].map(|case| committed().join(case)).into();
-    for root in fixtures() {
-        cases.extend(["qwen2", "qwen3"].map(|case| root.join("arch").join(case)));
-    }
+    let more = ["qwen2", "qwen3"];
+    cases.extend(fixtures().into_iter().flat_map(|root| more.map(|case| root.join("arch").join(case))));
     for folder in cases {
         let case = folder.file_name().unwrap().to_str().unwrap();
         let plain = Checkpoint::open(&folder).unwrap();

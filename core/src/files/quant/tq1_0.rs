@@ -17,7 +17,7 @@ fn dequant(bytes: &[u8], out: &mut [f32]) {
             POWERS[..*digits].iter().flat_map(move |power| (0..*count).map(move |i| (start + i, *power)))
         });
         for (value, (at, power)) in values.iter_mut().zip(places) {
-            let digit = u16::from(block[at].wrapping_mul(power)) * 3 >> 8;
+            let digit = (u16::from(block[at].wrapping_mul(power)) * 3) >> 8;
             *value = d * (f32::from(digit) - 1.0);
         }
     });

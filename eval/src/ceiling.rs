@@ -14,7 +14,9 @@
 
 use crate::error::EvalError;
 use crate::limits::{Limits, MemoryLevel};
-use crit_core::model::program::{Axes, BlockUse, Cost, Precision, Program, StoredSizes, WeightId, entry_cost};
+use crit_core::model::program::{
+    Axes, BlockUse, Cost, Precision, Program, StoredSizes, WeightId, entry_cost, node_costs,
+};
 use crit_core::protocol::PassCount;
 use crit_core::runtime::ExecutorInfo;
 use serde::{Deserialize, Serialize};
@@ -248,6 +250,34 @@ impl<'a> CeilingModel<'a> {
         }
     }
 
+    /// Cost and least time of each kind of op in a pass, all layers together.
+    pub fn by_op(&self, axes: &Axes) -> Vec<(&'static str, Cost, f64)> {
+        let mut found: Vec<(&'static str, Cost, f64)> = Vec::new();
+        let nodes = node_costs(self.program, self.program.step(), axes, &self.sizes);
+        // What a pass reads between two uses of a weight decides where it lies: the whole pass's working set.
+        let whole: u64 = nodes.iter().map(|(_, cost)| cost.bytes()).sum();
+        for (name, cost) in nodes {
+            let seconds = self.least_s(&cost, whole, axes);
+            match found.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, sum, total_s)) => {
+                    *sum += cost;
+                    *total_s += seconds;
+                }
+                None => found.push((name, cost, seconds)),
+            }
+        }
+        found
+    }
+
+    fn least_s(&self, cost: &Cost, working_set: u64, axes: &Axes) -> f64 {
+        let formats = self.formats(axes);
+        let read = self.limits.read_limit(working_set).expect("checked by `new`");
+        let linear = self.limits.fastest(&formats).expect("checked by `new`");
+        let other = self.limits.fastest(&[&formats[..], &[Precision::F32]].concat()).expect("checked by `new`");
+        let arithmetic_s = cost.linear_flops as f64 / linear.ops_s + cost.other_flops as f64 / other.ops_s;
+        (cost.bytes() as f64 / read.bytes_s).max(arithmetic_s)
+    }
+
     /// The floor of a pass of these axes.
     pub fn pass(&self, axes: &Axes) -> PassFloor {
         let cost = self.cost(axes);
@@ -381,7 +411,7 @@ fn judge(share: f64, share_limit: f64, limits: &Limits) -> (ShareState, Option<S
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::limits::tests::round_limits;
     use crit_core::model::program::ops::{attention::Attention, embed::Embed, kv_write::KvWrite, linear::Linear};
@@ -392,7 +422,7 @@ mod tests {
     use std::sync::Arc;
 
     /// One layer: embed `[1000, 64]`, a 64 x 64 projection, attention of 2 heads of 32, and the embedding as head.
-    fn toy() -> Program {
+    pub(crate) fn toy() -> Program {
         let value = |name, axis, width| ValueDecl { name, axis, width };
         let weight = |role, tensor: &str, shape: &[usize]| WeightDecl {
             role,
@@ -476,7 +506,8 @@ mod tests {
     }
 
     /// 8-bit table, 16-bit projection, 8-bit keys and values.
-    fn engine(precision: (Precision, Precision)) -> ExecutorInfo {
+    /// An engine of the toy.
+    pub(crate) fn engine(precision: (Precision, Precision)) -> ExecutorInfo {
         ExecutorInfo {
             name: "toy".into(),
             vocab: 1000,

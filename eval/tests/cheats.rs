@@ -396,8 +396,8 @@ fn timed(mut engine: Timed) -> Vec<String> {
         std::iter::once(first).chain((0..63).map(|_| 8 + rng.below(90) as u32)).collect::<Vec<u32>>()
     };
     let options = HonestyOptions {
-        public: (0..6).map(|i| prompt(PUBLIC, i)).collect(),
-        secret: (0..12).map(|i| prompt(1, 50 + i)).collect(),
+        public: (0..12).map(|i| prompt(PUBLIC, i)).collect(),
+        secret: (0..24).map(|i| prompt(1, 50 + i)).collect(),
         tokens: 32,
         sustained_s: 60.0,
         seed: 3,

@@ -4,6 +4,7 @@
 //! model's absolute path) and `engine/`, the frozen source tree. A program of the workspace that a candidate runs is
 //! started inside this folder, so `engine/…` names the frozen files.
 
+use crate::context::Context;
 use crate::error::ToolError;
 use crate::next::Next;
 use crate::workspace::Workspace;
@@ -62,6 +63,33 @@ impl Candidate {
         }
         found.folder = folder;
         Ok(found)
+    }
+
+    /// Something that is no candidate of a run, as one that can be measured: `assembly`, named by `target`.
+    ///
+    /// # Errors
+    /// The workspace cannot be written, or the checkpoint not be read.
+    pub fn unrecorded(context: &Context, target: &Path, assembly: Assembly) -> Result<Self, ToolError> {
+        let text = serde_json::to_vec_pretty(&assembly)
+            .map_err(|error| ToolError::new(ErrorKind::Internal, format!("cannot write an assembly: {error}")))?;
+        let engine = Digest::of(&text);
+        let parts = CandidateParts {
+            source: engine,
+            checkpoint: crate::checkpoint::digest(context, &assembly.model)?,
+            engine,
+            plugins: Vec::new(),
+            executable: digest_of(&context.program)?,
+            cubins: Vec::new(),
+        };
+        let digest = parts.digest();
+        let workspace = context.workspace()?;
+        workspace.prepare()?;
+        let folder = workspace.cache().join(format!("unrecorded-{}", digest.short()));
+        std::fs::create_dir_all(&folder).map_err(|error| ToolError::io("create", &folder, &error))?;
+        let path = folder.join("engine.json");
+        std::fs::write(&path, text).map_err(|error| ToolError::io("write", &path, &error))?;
+        let name = target.file_stem().map_or_else(|| "engine".into(), |name| name.to_string_lossy().into_owned());
+        Ok(Self { digest, name, form: Form::Assembly, parts, assembly, executable: None, folder })
     }
 
     /// Writes the candidate's folder and lays its source out with `lay_out`; leaves one that is there alone.

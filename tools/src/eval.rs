@@ -13,14 +13,20 @@ use crate::speed;
 use crate::tool::{Effect, Runs, Tool};
 use crit_core::digest::Digest;
 use crit_core::error::ErrorKind;
-use crit_core::protocol::EngineInfo;
-use crit_eval::ceiling::ShareState;
+use crit_core::plugin::Assembly;
+use crit_core::protocol::{EngineInfo, Generate};
+use crit_eval::ceiling::{CeilingModel, ShareState};
+use crit_eval::census::ProcessTree;
+use crit_eval::clock::MachineClock;
+use crit_eval::kpi::{Kpi, Uses, kpis};
 use crit_eval::limits::Limits;
 use crit_eval::probe::{Probe, ProbeOptions};
+use crit_eval::profile::{Profile, once_more};
 use crit_eval::quality::{Quality, gate, texts};
 use crit_eval::report::{Evaluation, Overall, Subject, html, markdown};
 use crit_eval::seal::FileSeal;
-use crit_eval::speed::{ServedOptions, ServedSpeed, suite};
+use crit_eval::speed::honesty::{HonestyOptions, examine};
+use crit_eval::speed::{BeyondOptions, Honesty, ServedOptions, ServedSpeed, suite};
 use crit_records::format::{
     EvalBody, EvalKind, EvalStatus, MEDIA_JSON, MEDIA_SAMPLES, REL_INTENT, RecordId, Samples, Series, Statistic,
 };
@@ -28,11 +34,10 @@ use crit_records::quantity::{Quantity, seed_text};
 use crit_records::{Draft, Store};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Name of the attachment with all samples.
 const SAMPLES: &str = "samples.json";
-/// Tokens of each text when the call does not say.
-const TOKENS: u32 = 256;
 
 /// The tool.
 pub struct Eval;
@@ -44,19 +49,66 @@ pub struct Params {
     /// The candidate: its digest, the beginning of it, or its name; the newest built one if not given.
     #[serde(default)]
     pub candidate: Option<String>,
-    /// Tokens generated for each prompt of the speed suite. Default 128.
+    /// `quick` (default): the six prompts and every quality path. `full`: longer, and also prompts outside the suite, full
+    /// context, requests side by side and a minute without a pause.
+    #[serde(default)]
+    pub suite: Option<Suite>,
+    /// Tokens generated for each prompt of the speed suite. Default 64, 128 in `full`.
     #[serde(default)]
     pub generate_tokens: Option<u32>,
-    /// Fresh repeats of each prompt. Default 3.
+    /// Fresh repeats of each prompt. Default 2, 3 in `full`.
     #[serde(default)]
     pub repeats: Option<u32>,
-    /// Most tokens of each quality text. Default 256.
+    /// Most tokens of each quality text. Default 128, 256 in `full`.
     #[serde(default)]
     pub quality_tokens: Option<u32>,
     /// Seed of prompts' first lines and of sampling; drawn after the candidate was frozen if not given.
     #[serde(default)]
     pub seed: Option<u64>,
 }
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Suite {
+    /// The six prompts and every quality path.
+    #[default]
+    Quick,
+    /// Longer, and all that lies beyond the six prompts.
+    Full,
+}
+
+impl Params {
+    fn full(&self) -> bool {
+        self.suite == Some(Suite::Full)
+    }
+
+    fn speed(&self, info: &EngineInfo, seed: u64) -> ServedOptions {
+        let (tokens, repeats) = if self.full() { (128, 3) } else { (64, 2) };
+        let beyond = BeyondOptions {
+            widths: WIDTHS.iter().copied().filter(|width| self.full() && *width <= info.max_batch).collect(),
+            full_context: self.full(),
+            outside: self.full(),
+        };
+        ServedOptions {
+            generate_tokens: self.generate_tokens.unwrap_or(tokens).max(1),
+            repeats: self.repeats.unwrap_or(repeats).max(1),
+            beyond,
+            ..ServedOptions::new(info.max_context, seed)
+        }
+    }
+
+    fn extent(&self, seed: u64) -> Extent {
+        let (tokens, conduct) = if self.full() { (256, (16, 96, 2_048)) } else { (128, (6, 48, 192)) };
+        let tokens = self.quality_tokens.unwrap_or(tokens).max(16) as usize;
+        Extent { conduct: Some(conduct), ..Extent::full(tokens, seed) }
+    }
+}
+
+/// Requests side by side in a full evaluation.
+const WIDTHS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Seconds without a pause in a full evaluation.
+const SUSTAINED_S: f64 = 60.0;
 
 /// Answer.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -83,6 +135,15 @@ pub struct Output {
     /// Prompts left out, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
+    /// Tokens a second over a minute without a pause (`full`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sustained_tok_s: Option<f64>,
+    /// Decode tokens a second behind a full context (`full`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_context_tok_s: Option<f64>,
+    /// Tokens a second of so many requests together, as `width: tok/s` (`full`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub side_by_side: Vec<String>,
     /// The report for agents, relative to the workspace.
     pub report_markdown: String,
     /// The report for people, relative to the workspace.
@@ -178,25 +239,54 @@ impl Tool for Eval {
         let recon = state.recon.ok_or_else(|| {
             ToolError::new(ErrorKind::Check, "this run has no recon, so no limits").with_next(Next::call("recon"))
         })?;
-        let probe = limits::measured(context, false, &ProbeOptions::quick())?;
-        let seed = params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
-        let mut bench = Bench { context, store, state: &state, candidate, recon, probe, seed };
-        let evaluation = bench.measure(&params)?;
-        bench.answer(&chosen.name, evaluation)
+        let book = Some(Book { store, state: &state, recon });
+        Bench::new(context, candidate, book, &params)?.answer(&chosen.name, &params)
     }
+}
+
+/// Evaluates what is no candidate of a run, an engine.json or a model's base engine, and records nothing.
+///
+/// # Errors
+/// It cannot be started or measured.
+pub fn unrecorded(context: &Context, target: &Path, params: &Params) -> Result<Output, ToolError> {
+    let assembly = match target.extension().is_some_and(|end| end == "json") && target.is_file() {
+        true => crate::assembly::from_file(target)?,
+        false => Assembly::base(target.canonicalize().map_err(|error| ToolError::io("open", target, &error))?),
+    };
+    crate::assembly::check(assembly.clone(), &[])?;
+    let candidate = Candidate::unrecorded(context, target, assembly)?;
+    let name = candidate.name.clone();
+    Bench::new(context, candidate, None, params)?.answer(&name, params)
+}
+
+/// Where an evaluation is recorded.
+struct Book<'a> {
+    store: Store,
+    state: &'a RunState,
+    recon: RecordId,
 }
 
 struct Bench<'a> {
     context: &'a Context,
-    store: Store,
-    state: &'a RunState,
+    book: Option<Book<'a>>,
     candidate: Candidate,
-    recon: RecordId,
     probe: Probe,
     seed: u64,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(
+        context: &'a Context,
+        candidate: Candidate,
+        book: Option<Book<'a>>,
+        params: &Params,
+    ) -> Result<Self, ToolError> {
+        let probe = limits::measured(context, false, &ProbeOptions::quick())?;
+        // The candidate is frozen: what is drawn now it cannot have seen.
+        let seed = params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
+        Ok(Self { context, book, candidate, probe, seed })
+    }
+
     fn threads(&self) -> u32 {
         let all = self.probe.machine.cores;
         self.candidate.assembly.threads.map_or(all, |threads| u32::try_from(threads).unwrap_or(all))
@@ -212,11 +302,7 @@ impl Bench<'_> {
         let seed = self.seed;
         let seal = self.seal()?;
         let intent = self.started(EvalKind::Speed)?;
-        let options = |info: &EngineInfo| ServedOptions {
-            generate_tokens: params.generate_tokens.unwrap_or(128).max(1),
-            repeats: params.repeats.unwrap_or(3).max(1),
-            ..ServedOptions::new(info.max_context, seed)
-        };
+        let options = |info: &EngineInfo| params.speed(info, seed);
         let speed = speed::served(self.context, &self.candidate, &limits, options);
         let (speed, info) = self.closed(EvalKind::Speed, intent, speed)?;
         self.record_speed(intent, &speed)?;
@@ -225,8 +311,24 @@ impl Bench<'_> {
         }
         let intent = self.started(EvalKind::Quality)?;
         let quality = self.quality(params);
-        let quality = self.closed(EvalKind::Quality, intent, quality)?;
+        let (quality, honesty, explained) = self.closed(EvalKind::Quality, intent, quality)?;
         let mut evaluation = self.evaluation(info, speed, Some(quality));
+        if honesty.pace_counts {
+            let of = |speed: Option<f64>| speed.map_or("?".into(), |speed| format!("{speed:.1}"));
+            evaluation.notes.push(format!(
+                "speed falls under load: {} tok/s over a minute, {} after a rest; the pace is what counts",
+                of(honesty.sustained_tok_s),
+                of(honesty.burst_tok_s)
+            ));
+        }
+        let mut honesty = honesty;
+        if !self.limits().is_stable() {
+            // Told by time, on a machine whose time is not its own.
+            let doubts = std::mem::take(&mut honesty.doubts);
+            evaluation.notes.extend(doubts.into_iter().map(|doubt| format!("seen on an unsteady machine: {doubt}")));
+        }
+        evaluation.honesty = Some(honesty);
+        (evaluation.kpis, evaluation.profile) = explained;
         evaluation.tampered = seal.broken();
         self.record_quality(intent, &evaluation)?;
         Ok(evaluation)
@@ -240,21 +342,76 @@ impl Bench<'_> {
         Ok(FileSeal::of(&there)?)
     }
 
-    fn quality(&self, params: &Params) -> Result<Quality, ToolError> {
+    fn quality(&self, params: &Params) -> Result<(Quality, Honesty, Explained), ToolError> {
         self.context.report().phase("quality: load");
         let mut host = Host::start(&host::command(self.context, &self.candidate, "quality")?)?;
-        let tokens = params.quality_tokens.unwrap_or(TOKENS).max(16) as usize;
-        judge::quality(self.context, &self.candidate, &mut host, &Extent::full(tokens, self.seed))
+        let quality = judge::quality(self.context, &self.candidate, &mut host, &params.extent(self.seed))?;
+        let (pid, options) = (host.pid(), self.honesty(params)?);
+        let progress = |line: &str| self.context.report().phase(line);
+        let honesty = examine(&mut host, &options, &MachineClock::start(), &mut ProcessTree(pid), &progress)?;
+        let explained = self.explain(&mut host)?;
+        Ok((quality, honesty, explained))
     }
 
-    fn body(&self, kind: EvalKind, status: EvalStatus) -> EvalBody {
+    /// What the machine allows, and where a decode step goes.
+    fn explain(&self, host: &mut Host) -> Result<Explained, ToolError> {
+        let info = host.client().info()?;
+        let Some(executor) = info.executor else { return Ok((Vec::new(), None)) };
+        self.context.report().phase("ceilings: use by use, op by op");
+        let (limits, model) = (self.limits(), crate::model::open(&self.candidate.assembly.model)?);
+        let ceilings = CeilingModel::new(&model.program, &executor, &limits)?;
+        let prompt = self.honesty(&Params::default())?.public.swap_remove(0);
+        let run = |tokens: u32| -> Result<f64, ToolError> {
+            let begun = Instant::now();
+            let request = Generate { prompt: prompt.clone(), max_tokens: tokens, ..Generate::default() };
+            host.client().submit(request)?.finish()?;
+            Ok(begun.elapsed().as_secs_f64())
+        };
+        run(PROFILED)?;
+        // Reading the prompt is the same in both: what the longer one adds is decoding.
+        let (start, read_s, read) = (host.client().stats()?, run(1)?, host.client().stats()?);
+        let (whole_s, whole) = (run(PROFILED)?, host.client().stats()?);
+        let profile = Profile::of(&once_more(&start, &read), &whole, whole_s - read_s, &ceilings);
+        let drafted = whole.drafted_tokens.saturating_sub(start.drafted_tokens);
+        let accepted = whole.accepted_tokens.saturating_sub(start.accepted_tokens) as f64;
+        let passes = f64::from(PROFILED) - accepted;
+        let uses = Uses {
+            context: info.max_context,
+            batch: info.max_batch,
+            tokens_a_pass: (drafted > 0 && passes > 0.0).then(|| f64::from(PROFILED) / passes),
+            drafted: if drafted > 0 { DRAFTED } else { 0 },
+        };
+        let best = judge::mode(self.candidate.assembly.quality).fastest_allowed();
+        Ok((kpis(&ceilings, best, uses), profile))
+    }
+
+    /// Prompts anyone can know and prompts drawn now, of the same kind and length.
+    fn honesty(&self, params: &Params) -> Result<HonestyOptions, ToolError> {
+        let tokenizer = judge::tokenizer(&self.candidate.assembly.model)?;
+        let public: Vec<u32> =
+            judge::texts(&self.candidate.assembly.model)?.into_iter().flat_map(|text| text.ids).collect();
+        let cut = |ids: &[u32]| ids[..ids.len().min(PROMPT_TOKENS)].to_vec();
+        let secret = (0..24u64).map(|i| {
+            let content = texts::secret(self.seed.wrapping_add(i), PROMPT_TOKENS * 8);
+            Ok(cut(&tokenizer.encode(&content, true)?))
+        });
+        Ok(HonestyOptions {
+            public: public.chunks(PROMPT_TOKENS).take(12).map(cut).collect(),
+            secret: secret.collect::<Result<_, ToolError>>()?,
+            tokens: 48,
+            sustained_s: if params.full() { SUSTAINED_S } else { 0.0 },
+            seed: self.seed,
+        })
+    }
+
+    fn body(&self, recon: RecordId, kind: EvalKind, status: EvalStatus) -> EvalBody {
         let (suite, workload) = match kind {
             EvalKind::Speed => (suite::SUITE_VERSION.to_string(), suite::suite_digest()),
             EvalKind::Quality => (format!("quality/{}", crit_eval::EVAL_VERSION), texts::suite_digest()),
         };
         EvalBody {
             candidate: self.candidate.digest,
-            recon: self.recon,
+            recon,
             kind,
             suite,
             workload,
@@ -267,25 +424,28 @@ impl Bench<'_> {
         }
     }
 
-    fn started(&self, kind: EvalKind) -> Result<RecordId, ToolError> {
-        self.append(Draft::new(&self.body(kind, EvalStatus::Started))?)
-    }
-
-    fn append(&self, draft: Draft) -> Result<RecordId, ToolError> {
-        Ok(self.store.append(&self.state.info.id, draft.about("candidate", self.candidate.digest))?)
+    fn started(&self, kind: EvalKind) -> Result<Option<RecordId>, ToolError> {
+        let Some(book) = &self.book else { return Ok(None) };
+        book.append(&self.candidate, Draft::new(&self.body(book.recon, kind, EvalStatus::Started))?).map(Some)
     }
 
     /// Passes a result on; a failure is recorded first.
-    fn closed<T>(&self, kind: EvalKind, intent: RecordId, result: Result<T, ToolError>) -> Result<T, ToolError> {
-        if let Err(error) = &result {
+    fn closed<T>(
+        &self,
+        kind: EvalKind,
+        intent: Option<RecordId>,
+        result: Result<T, ToolError>,
+    ) -> Result<T, ToolError> {
+        if let (Err(error), Some(book), Some(intent)) = (&result, &self.book, intent) {
             let failure = Some(crate::text::clean_lines(&error.message, 2000));
-            let body = EvalBody { failure, ..self.body(kind, EvalStatus::Failed) };
-            self.append(Draft::new(&body)?.link(REL_INTENT, intent))?;
+            let body = EvalBody { failure, ..self.body(book.recon, kind, EvalStatus::Failed) };
+            book.append(&self.candidate, Draft::new(&body)?.link(REL_INTENT, intent))?;
         }
         result
     }
 
-    fn record_speed(&self, intent: RecordId, speed: &ServedSpeed) -> Result<(), ToolError> {
+    fn record_speed(&self, intent: Option<RecordId>, speed: &ServedSpeed) -> Result<(), ToolError> {
+        let Some((book, intent)) = self.book.as_ref().zip(intent) else { return Ok(()) };
         let mut series = Collected::default();
         series.one(runs::METRIC, speed.decode_tok_s, 3, "tok/s");
         series.one("prefill_tok_s", speed.prefill_tok_s, 3, "tok/s");
@@ -306,12 +466,13 @@ impl Bench<'_> {
         let invalid = speed.state == Some(ShareState::Invalid);
         let status = if invalid { EvalStatus::Invalid } else { EvalStatus::Finished };
         let failure = invalid.then(|| speed.reason.clone().unwrap_or_else(|| "above the ceiling".into()));
-        let body = EvalBody { failure, ..self.body(EvalKind::Speed, status) };
-        self.append(series.into_draft(body)?.link(REL_INTENT, intent))?;
+        let body = EvalBody { failure, ..self.body(book.recon, EvalKind::Speed, status) };
+        book.append(&self.candidate, series.into_draft(body)?.link(REL_INTENT, intent))?;
         Ok(())
     }
 
-    fn record_quality(&self, intent: RecordId, evaluation: &Evaluation) -> Result<(), ToolError> {
+    fn record_quality(&self, intent: Option<RecordId>, evaluation: &Evaluation) -> Result<(), ToolError> {
+        let Some((book, intent)) = self.book.as_ref().zip(intent) else { return Ok(()) };
         let Some(quality) = &evaluation.quality else { return Ok(()) };
         let mut series = Collected::default();
         let worst = gate::worst(&quality.paths);
@@ -326,7 +487,7 @@ impl Bench<'_> {
             serde_json::to_vec(value)
                 .map_err(|error| ToolError::new(ErrorKind::Internal, format!("cannot write the evaluation: {error}")))
         };
-        let body = self.body(EvalKind::Quality, EvalStatus::Finished);
+        let body = self.body(book.recon, EvalKind::Quality, EvalStatus::Finished);
         let draft = series
             .into_draft(body)?
             .link(REL_INTENT, intent)
@@ -336,7 +497,7 @@ impl Bench<'_> {
             .field("worst_path", quality.worst_path.clone())
             .attach("evaluation.json", MEDIA_JSON, json(evaluation)?)
             .attach("report.md", "text/markdown", markdown(evaluation).into_bytes());
-        self.append(draft)?;
+        book.append(&self.candidate, draft)?;
         Ok(())
     }
 
@@ -362,12 +523,16 @@ impl Bench<'_> {
             served: Some(speed),
             direct: None,
             quality,
+            kpis: Vec::new(),
+            profile: None,
+            honesty: None,
             tampered: Vec::new(),
             notes: Vec::new(),
         }
     }
 
-    fn answer(&self, name: &str, evaluation: Evaluation) -> Result<Output, ToolError> {
+    fn answer(mut self, name: &str, params: &Params) -> Result<Output, ToolError> {
+        let evaluation = self.measure(params)?;
         let (report_markdown, report_html) = self.write_report(&evaluation)?;
         let (verdict, reasons) = evaluation.verdict();
         let headline = evaluation.headline();
@@ -376,11 +541,13 @@ impl Bench<'_> {
         };
         let quality = match &evaluation.quality {
             Some(quality) => quality_facts(quality),
-            None => not_measured(judge::mode(self.candidate.assembly.quality).name(), evaluation.notes),
+            None => not_measured(judge::mode(self.candidate.assembly.quality).name(), evaluation.notes.clone()),
         };
-        let digest = self.candidate.digest.to_string();
+        let (digest, beyond) = (self.candidate.digest.to_string(), speed.beyond.as_ref());
         let next = match verdict {
-            Overall::Pass if self.state.candidates.len() > 1 => Next::call("run_status"),
+            Overall::Pass if self.book.as_ref().is_some_and(|book| book.state.candidates.len() > 1) => {
+                Next::call("run_status")
+            }
             Overall::Pass | Overall::Unstable => Next::call("inference_search").with("query", "decode"),
             _ => Next::call("plan").with("hypothesis", "mend what eval found"),
         };
@@ -395,6 +562,13 @@ impl Bench<'_> {
             quality,
             prompts: prompts(&speed),
             skipped: speed.skipped.iter().map(|one| format!("{}: {}", one.name, one.why)).collect(),
+            sustained_tok_s: evaluation.honesty.as_ref().and_then(|honesty| honesty.sustained_tok_s),
+            full_context_tok_s: beyond.and_then(|b| b.full_context.as_ref()).map(|depth| depth.decode_tok_s),
+            side_by_side: beyond
+                .into_iter()
+                .flat_map(|beyond| &beyond.widths)
+                .map(|one| format!("{}: {:.1}", one.width, one.total_tok_s))
+                .collect(),
             report_markdown,
             report_html,
             next,
@@ -415,6 +589,22 @@ impl Bench<'_> {
             Ok(workspace.relative(&path))
         };
         Ok((write("report.md", markdown(evaluation))?, write("report.html", html(evaluation))?))
+    }
+}
+
+/// What explains figures.
+type Explained = (Vec<Kpi>, Option<Profile>);
+/// Tokens decoded for the profile of a step.
+const PROFILED: u32 = 65;
+/// Drafted tokens a pass that the ceilings of speculative decoding assume.
+const DRAFTED: u32 = 4;
+
+/// Prompt tokens of the looks at what an engine remembers.
+const PROMPT_TOKENS: usize = 64;
+
+impl Book<'_> {
+    fn append(&self, candidate: &Candidate, draft: Draft) -> Result<RecordId, ToolError> {
+        Ok(self.store.append(&self.state.info.id, draft.about("candidate", candidate.digest))?)
     }
 }
 

@@ -19,8 +19,7 @@ const READY_WITHIN: Duration = Duration::from_secs(600);
 pub struct Host {
     client: Client,
     link: ProtocolLink,
-    /// Held for its end, not for its use.
-    _process: EngineProcess,
+    process: EngineProcess,
 }
 
 impl Host {
@@ -31,7 +30,12 @@ impl Host {
     pub fn start(command: &EngineCommand) -> Result<Self, ToolError> {
         let started = EngineProcess::start(command, "crit", READY_WITHIN);
         let (process, client) = started.map_err(|error| from_host(Failure::from(error)))?;
-        Ok(Self { link: ProtocolLink::new(client.clone()), client, _process: process })
+        Ok(Self { link: ProtocolLink::new(client.clone()), client, process })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// The connection.

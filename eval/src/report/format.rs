@@ -2,6 +2,7 @@
 
 use crate::ceiling::Bound;
 use crate::limits::MemoryLevel;
+use crate::quality::ConductState;
 use crit_core::model::program::Precision;
 
 /// What stands where there is no figure.
@@ -62,6 +63,14 @@ pub(super) fn bound(bound: Bound, level: Option<MemoryLevel>) -> String {
         (Bound::Arithmetic, _) => "bound by arithmetic".into(),
         (Bound::Memory, Some(level)) => format!("bound by reading {}", level.label()),
         (Bound::Memory, None) => "bound by reading".into(),
+    }
+}
+
+pub(super) const fn conduct_word(state: ConductState) -> &'static str {
+    match state {
+        ConductState::Pass => "pass",
+        ConductState::Fail => "FAIL",
+        ConductState::NotMeasured => "not measured",
     }
 }
 

@@ -1,11 +1,13 @@
 //! The page for people: one file, no network, light and dark.
 
-use super::format::{ABSENT, bytes, gb_s, kld, or_absent, percent, rate};
+use super::format::{ABSENT, bytes, conduct_word, gb_s, kld, or_absent, percent, rate};
 use super::plots::{self, escape};
 use super::{Evaluation, Overall, Phase};
-use crate::quality::{PathResult, Quality, Verdict, gate};
+use crate::kpi::Kpi;
+use crate::profile::Profile;
+use crate::quality::{ConductState, PathResult, Quality, Verdict, gate};
 use crate::speed::served::ServedSampling;
-use crate::speed::{DirectSpeed, ServedSpeed};
+use crate::speed::{Beyond, DirectSpeed, ServedSpeed};
 use crate::stats::Measured;
 use std::fmt::Write;
 
@@ -26,7 +28,10 @@ pub fn html(evaluation: &Evaluation) -> String {
     header(&mut page, evaluation, overall, &reasons);
     cards(&mut page, evaluation, overall);
     evaluation.served.iter().for_each(|served| served_section(&mut page, served));
+    evaluation.served.iter().filter_map(|served| served.beyond.as_ref()).for_each(|b| beyond_section(&mut page, b));
     evaluation.direct.iter().for_each(|direct| direct_section(&mut page, direct));
+    evaluation.profile.iter().for_each(|profile| waterfall_section(&mut page, profile));
+    kpi_section(&mut page, &evaluation.kpis);
     evaluation.quality.iter().for_each(|quality| quality_section(&mut page, quality));
     machine_section(&mut page, evaluation);
     facts_section(&mut page, evaluation);
@@ -192,6 +197,79 @@ fn direct_section(page: &mut String, direct: &DirectSpeed) {
     page.push_str("</section>\n");
 }
 
+fn beyond_section(page: &mut String, beyond: &Beyond) {
+    page.push_str(
+        "<section><h2>Beyond the suite</h2><p>Other languages and code, secret variants drawn after the candidate was \
+         frozen, a full context, many requests. None of it is in the score.</p>",
+    );
+    if !beyond.widths.is_empty() {
+        page.push_str(&plots::widths(&beyond.widths));
+    }
+    let rows = beyond.outside.iter().map(|p| {
+        let cells = [
+            p.name.replace('_', " "),
+            p.prompt_tokens.to_string(),
+            with_range(p.first_token_ms.as_ref()),
+            with_range(p.decode_tok_s.as_ref()),
+        ];
+        format!("<tr>{}</tr>", cells.iter().map(|c| cell(c)).collect::<String>())
+    });
+    let depth = beyond.full_context.iter().map(|depth| {
+        let cells =
+            ["full context".into(), depth.depth.to_string(), rate(depth.first_token_ms), rate(depth.decode_tok_s)];
+        format!("<tr>{}</tr>", cells.iter().map(|c| cell(c)).collect::<String>())
+    });
+    table(page, &["prompt", "tokens", "first token, ms", "decode, tok/s"], rows.chain(depth));
+    page.push_str("</section>\n");
+}
+
+fn waterfall_section(page: &mut String, profile: &Profile) {
+    let _ = writeln!(
+        page,
+        "<section><h2>Where a decode step goes</h2><p>From the step the evaluator timed ({} µs) down to the least it could \
+         take ({} µs): what each op spends beyond its own floor.</p>{}",
+        rate(profile.step_us),
+        rate(profile.floor_us),
+        plots::waterfall(profile)
+    );
+    let rows = profile.ops.iter().map(|op| {
+        let share = op.floor_us.filter(|_| op.time_us > 0.0).map(|floor| floor / op.time_us);
+        let cells = [
+            op.op.replace('_', " "),
+            rate(op.time_us),
+            or_absent(op.floor_us, rate),
+            or_absent(share, percent),
+            bytes(op.bytes),
+        ];
+        format!("<tr>{}</tr>", cells.iter().map(|c| cell(c)).collect::<String>())
+    });
+    table(page, &["op", "time, µs", "floor, µs", "share", "bytes"], rows);
+    page.push_str("</section>\n");
+}
+
+fn kpi_section(page: &mut String, kpis: &[Kpi]) {
+    if kpis.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section><h2>What the machine allows</h2><p>The least time of the passes each use needs, as this engine stores its \
+         bytes, and at the fastest format the mode allows.</p>",
+    );
+    let rows = kpis.iter().map(|kpi| {
+        let unit = if kpi.tok_s.is_some() { "tok/s" } else { "ms" };
+        let value = or_absent(kpi.tok_s.or(kpi.time_ms), rate);
+        let cells = [
+            kpi.name.replace('_', " "),
+            format!("{value} {unit}"),
+            format!("{} {unit}", rate(kpi.fastest_allowed)),
+            super::format::bound(kpi.bound, None),
+        ];
+        format!("<tr>{}</tr>", cells.iter().map(|c| cell(c)).collect::<String>())
+    });
+    table(page, &["use", "ceiling", "at the mode's fastest format", ""], rows);
+    page.push_str("</section>\n");
+}
+
 fn quality_section(page: &mut String, quality: &Quality) {
     let texts: Vec<String> = quality.texts.iter().map(|(name, tokens)| format!("{name} {tokens}")).collect();
     let _ = writeln!(
@@ -218,6 +296,15 @@ fn quality_section(page: &mut String, quality: &Quality) {
     for skipped in &quality.skipped {
         let name = escape(&skipped.path.replace('_', " "));
         let _ = writeln!(page, "<p class=\"note\">SKIPPED <b>{name}</b>: {}.</p>", escape(&skipped.why));
+    }
+    if !quality.conduct.is_empty() {
+        let rows = quality.conduct.iter().map(|check| {
+            let class = if check.state == ConductState::Fail { " class=\"no\"" } else { "" };
+            let word = conduct_word(check.state);
+            let detail = escape(&check.detail);
+            format!("<tr>{}<td{class}>{word}</td><td class=\"wide\">{detail}</td></tr>", cell(&check.check))
+        });
+        table(page, &["what it generates", "", ""], rows);
     }
     page.push_str("</section>\n");
 }

@@ -1,9 +1,11 @@
 //! The report for agents and terminals: short, every figure with what it means.
 
-use super::format::{ABSENT, gb_s, kld, or_absent, percent, precision, rate};
+use super::format::{ABSENT, bytes, conduct_word, gb_s, kld, or_absent, percent, precision, rate};
 use super::{Evaluation, Phase};
+use crate::kpi::Kpi;
+use crate::profile::Profile;
 use crate::quality::{PathResult, Quality};
-use crate::speed::{DirectSpeed, ServedSpeed};
+use crate::speed::{Beyond, DirectSpeed, Honesty, ServedSpeed};
 use crate::stats::Measured;
 use std::fmt::Write;
 
@@ -19,7 +21,11 @@ pub fn markdown(evaluation: &Evaluation) -> String {
     }
     scores(&mut out, evaluation);
     evaluation.served.iter().for_each(|served| prompts(&mut out, served));
+    evaluation.served.iter().filter_map(|served| served.beyond.as_ref()).for_each(|b| beyond(&mut out, b));
+    evaluation.honesty.iter().for_each(|found| honesty(&mut out, found));
     evaluation.direct.iter().for_each(|direct| protocol(&mut out, direct));
+    evaluation.profile.iter().for_each(|profile| waterfall(&mut out, profile));
+    kpis(&mut out, &evaluation.kpis);
     evaluation.quality.iter().for_each(|quality| paths(&mut out, quality));
     machine(&mut out, evaluation);
     if !evaluation.notes.is_empty() {
@@ -103,6 +109,98 @@ fn protocol(out: &mut String, direct: &DirectSpeed) {
     direct.notes.iter().for_each(|note| line(out, &format!("\n{note}.")));
 }
 
+fn beyond(out: &mut String, beyond: &Beyond) {
+    line(out, "\n## Beyond the suite (not in the means)\n");
+    for p in &beyond.outside {
+        let decode = or_absent(p.decode_tok_s.as_ref().map(|m| m.median), rate);
+        line(out, &format!("- `{}`: {} tokens, decode {decode} tok/s", p.name, p.prompt_tokens));
+    }
+    if let Some(depth) = &beyond.full_context {
+        let share = or_absent(depth.decode.as_ref().map(|s| s.share), percent);
+        line(
+            out,
+            &format!(
+                "- behind {} tokens of {}: decode {} tok/s ({share} of the ceiling), first token after {} ms",
+                depth.depth,
+                depth.context,
+                rate(depth.decode_tok_s),
+                rate(depth.first_token_ms)
+            ),
+        );
+    }
+    for one in &beyond.widths {
+        let (total, each) = (rate(one.total_tok_s), rate(one.each_tok_s));
+        line(out, &format!("- {} side by side: {total} tok/s together, {each} each", one.width));
+    }
+    beyond.notes.iter().for_each(|note| line(out, &format!("- {note}")));
+}
+
+fn honesty(out: &mut String, found: &Honesty) {
+    let ratio = |value: Option<f64>| or_absent(value, |r| format!("{r:.2}"));
+    line(
+        out,
+        &format!(
+            "\nSecond run of a prompt against its first: decode × {}, reading × {} (no cache told); public against secret \
+             prompts × {}.",
+            ratio(found.repeat_ratio),
+            ratio(found.unsaid_cache_ratio),
+            ratio(found.public_ratio)
+        ),
+    );
+    if let (Some(pace), Some(burst)) = (found.sustained_tok_s, found.burst_tok_s) {
+        line(out, &format!("\nA minute without a pause: {} tok/s; after a rest: {}.", rate(pace), rate(burst)));
+    }
+}
+
+fn waterfall(out: &mut String, profile: &Profile) {
+    let us = |value: f64| format!("{} µs", rate(value));
+    line(
+        out,
+        &format!(
+            "\n## A decode step: {}, at least {} ({} steps)\n",
+            us(profile.step_us),
+            us(profile.floor_us),
+            profile.steps
+        ),
+    );
+    line(out, "| op | time | floor | share | bytes |");
+    line(out, "|---|--:|--:|--:|--:|");
+    for op in &profile.ops {
+        let share = op.floor_us.filter(|_| op.time_us > 0.0).map(|floor| floor / op.time_us);
+        let (floor, share) = (or_absent(op.floor_us, us), or_absent(share, percent));
+        line(out, &format!("| {} | {} | {floor} | {share} | {} |", op.op, us(op.time_us), bytes(op.bytes)));
+    }
+    let outside = profile.step_us - profile.ops.iter().map(|op| op.time_us).sum::<f64>();
+    line(out, &format!("| outside the ops | {} | | | |", us(outside.max(0.0))));
+}
+
+fn kpis(out: &mut String, kpis: &[Kpi]) {
+    if kpis.is_empty() {
+        return;
+    }
+    line(out, "\n## What the machine allows\n");
+    line(out, "| use | ceiling | at the mode's fastest format | bound by |");
+    line(out, "|---|--:|--:|---|");
+    for kpi in kpis {
+        let unit = if kpi.tok_s.is_some() { "tok/s" } else { "ms" };
+        let value = kpi.tok_s.or(kpi.time_ms);
+        let bound = super::format::bound(kpi.bound, None);
+        let (value, fastest) = (or_absent(value, rate), rate(kpi.fastest_allowed));
+        line(out, &format!("| {} | {value} {unit} | {fastest} {unit} | {bound} |", kpi.name));
+    }
+}
+
+fn conduct(out: &mut String, quality: &Quality) {
+    if quality.conduct.is_empty() {
+        return;
+    }
+    line(out, "\n| what it generates | | |");
+    line(out, "|---|---|---|");
+    for check in &quality.conduct {
+        line(out, &format!("| {} | {} | {} |", check.check, conduct_word(check.state), check.detail));
+    }
+}
+
 fn paths(out: &mut String, quality: &Quality) {
     line(
         out,
@@ -121,6 +219,17 @@ fn paths(out: &mut String, quality: &Quality) {
     quality.paths.iter().for_each(|path| line(out, &path_row(path)));
     for skipped in &quality.skipped {
         line(out, &format!("\nSKIPPED `{}`: {}.", skipped.path, skipped.why));
+    }
+    conduct(out, quality);
+    if let Some(identity) = &quality.identity {
+        line(
+            out,
+            &format!(
+                "\nThe evaluator against known answers, {} rows: itself {:.0e} nats, formula off by {:.0e}, drawn tokens at z = \
+                 {:.1}. The reference stands {:.0e} nats from itself.",
+                identity.rows, identity.same_kld, identity.formula_error, identity.drawn_z, quality.reference_spread
+            ),
+        );
     }
 }
 

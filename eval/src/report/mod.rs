@@ -12,9 +12,11 @@ pub use html::html;
 pub use markdown::markdown;
 
 use crate::ceiling::ShareState;
+use crate::kpi::Kpi;
 use crate::probe::Probe;
+use crate::profile::Profile;
 use crate::quality::{Quality, Verdict, gate};
-use crate::speed::{DirectSpeed, ServedSpeed};
+use crate::speed::{DirectSpeed, Honesty, ServedSpeed};
 use serde::{Deserialize, Serialize};
 
 /// What was evaluated.
@@ -61,6 +63,15 @@ pub struct Evaluation {
     pub direct: Option<DirectSpeed>,
     /// Distance from the model.
     pub quality: Option<Quality>,
+    /// What the machine allows, use by use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kpis: Vec<Kpi>,
+    /// Where the time of a decode step goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// Speed that is not what it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub honesty: Option<Honesty>,
     /// Files of the evaluator or the candidate that were changed while it was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tampered: Vec<String>,
@@ -105,6 +116,7 @@ impl Evaluation {
             states.iter().filter(|(s, _)| *s == state).map(|(_, reason)| reason.clone()).collect()
         };
         let mut invalid = self.tampered.clone();
+        invalid.extend(self.honesty.iter().flat_map(|honesty| honesty.doubts.clone()));
         invalid.extend(of(ShareState::Invalid));
         let quality = self.quality.as_ref();
         match quality.map(|q| q.verdict) {

@@ -3,8 +3,10 @@
 use super::format::{bytes, gb_s, kld, percent, rate};
 use crate::ceiling::Share;
 use crate::probe::Probe;
+use crate::profile::Profile;
 use crate::quality::{PathResult, Quality};
 use crate::speed::ServedSpeed;
+use crate::speed::beyond::WidthSpeed;
 use crate::stats::Measured;
 use std::fmt::Write;
 
@@ -161,6 +163,42 @@ fn path_row(svg: &mut Svg, axis: &Decades, path: &PathResult, y: f64, worst: boo
     };
     svg.dot(class, (axis.x(kld.mean), y), 6.0, &format!("mean {}", self::kld(kld.mean)));
     svg.text(if worst { "value strong" } else { "value" }, (right + 14.0, y + 4.0), &self::kld(kld.mean));
+}
+
+/// A decode step from its time down to its floor, a stretch a row.
+pub(super) fn waterfall(profile: &Profile) -> String {
+    const ROW: f64 = 26.0;
+    let (left, right) = (230.0, 620.0);
+    let stretches = profile.waterfall();
+    let mut svg = Svg::new(stretches.len() as f64 * ROW + 6.0);
+    let scale = (right - left) / profile.step_us.max(1e-9);
+    let mut at = right;
+    for (i, stretch) in stretches.iter().enumerate() {
+        let (y, width) = (i as f64 * ROW + 4.0, stretch.us * scale);
+        let from = if stretch.is_floor { left } else { at - width };
+        let class = if stretch.is_floor { "fill" } else { "fill-2" };
+        svg.text("label", (0.0, y + 13.0), &stretch.name.replace('_', " "));
+        svg.rect("track", (left, y), (right - left, 16.0));
+        svg.rect(class, (from, y), (width.max(1.0), 16.0));
+        svg.text("value", (right + 12.0, y + 13.0), &format!("{} µs", rate(stretch.us)));
+        at -= width;
+    }
+    svg.finish("A decode step from its time down to its floor")
+}
+
+/// Tokens a second by requests side by side.
+pub(super) fn widths(widths: &[WidthSpeed]) -> String {
+    const ROW: f64 = 28.0;
+    let top = widths.iter().map(|one| one.total_tok_s).fold(1.0, f64::max);
+    let mut svg = Svg::new(widths.len() as f64 * ROW + 4.0);
+    for (i, one) in widths.iter().enumerate() {
+        let y = i as f64 * ROW + 4.0;
+        svg.text("label", (0.0, y + 13.0), &format!("{} side by side", one.width));
+        svg.rect("track", (130.0, y), (420.0, 16.0));
+        svg.rect("fill-2", (130.0, y), (420.0 * one.total_tok_s / top, 16.0));
+        svg.text("value", (564.0, y + 13.0), &format!("{} tok/s together", rate(one.total_tok_s)));
+    }
+    svg.finish("Tokens a second by requests side by side")
 }
 
 /// A logarithmic axis in powers of ten. What is smaller than its start stands at the start.

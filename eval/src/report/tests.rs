@@ -2,11 +2,15 @@
 
 use super::*;
 use crate::ceiling::{Bound, Share};
+use crate::kpi::Kpi;
 use crate::limits::MemoryLevel;
 use crate::probe::{ArithmeticPoint, Cache, CopyPoint, Machine, ReadPoint};
+use crate::profile::{OpPart, Profile};
 use crate::quality::reduce::{Divergence, PathResult};
-use crate::quality::{Mode, PathKind};
+use crate::quality::{Conduct, ConductState, Identity, Mode, PathKind};
+use crate::speed::beyond::{DepthSpeed, WidthSpeed};
 use crate::speed::served::{PromptSpeed, ServedSampling, SkippedPrompt};
+use crate::speed::{Beyond, Honesty};
 use crate::stats::Measured;
 use crit_core::model::program::Precision;
 
@@ -66,6 +70,7 @@ fn served() -> ServedSpeed {
             why: "needs about 14200 tokens of context, the engine holds 8192".into(),
         }],
         warm: true,
+        beyond: Some(beyond()),
     }
 }
 
@@ -111,8 +116,17 @@ fn quality() -> Quality {
         skipped: vec![],
         texts: vec![("chat".into(), 512), ("code".into(), 512), ("verse".into(), 512)],
         near_tie_nats: 0.1,
-        identity: None,
-        conduct: vec![],
+        identity: Some(Identity {
+            rows: 64,
+            same_kld: 0.0,
+            formula_error: 2e-8,
+            drawn_z: 0.7,
+            neighbours_kld: Some(5.1),
+        }),
+        conduct: vec![
+            Conduct::new("sampled", "own samples", ConductState::Pass, "1536 tokens, z = +0.4".into()),
+            Conduct::new("logprobs", "told log-probs", ConductState::NotMeasured, "the engine tells none".into()),
+        ],
         reference_spread: 1e-9,
         reference: "exact 1".into(),
         eval_version: "1".into(),
@@ -163,6 +177,68 @@ fn probe() -> Probe {
     }
 }
 
+fn beyond() -> Beyond {
+    let width = |width: u32, total_tok_s: f64| WidthSpeed {
+        width,
+        total_tok_s,
+        each_tok_s: total_tok_s / f64::from(width),
+        slowest_first_token_ms: 40.0,
+    };
+    Beyond {
+        outside_digest: "cd".repeat(32),
+        outside: vec![prompt("german", 52, 56.1), prompt("secret_short", 210, 55.8)],
+        full_context: Some(DepthSpeed {
+            depth: 7_900,
+            context: 8_192,
+            decode_tok_s: 41.2,
+            first_token_ms: 9_870.0,
+            decode: Some(share(41.2, 63.0, Bound::Memory)),
+        }),
+        widths: vec![width(1, 57.0), width(2, 98.0), width(4, 151.0), width(8, 173.0)],
+        notes: vec![],
+    }
+}
+
+fn profile() -> Profile {
+    let part = |op: &str, time_us: f64, floor_us: Option<f64>, bytes| OpPart {
+        op: op.into(),
+        time_us,
+        floor_us,
+        bytes,
+        flops: 2 * bytes,
+    };
+    Profile {
+        steps: 64,
+        step_us: 17_500.0,
+        executor_us: 16_900.0,
+        floor_us: 13_300.0,
+        ops: vec![
+            part("linear", 12_400.0, Some(10_100.0), 180 << 20),
+            part("head_linear", 3_300.0, Some(3_000.0), 60 << 20),
+            part("attention", 700.0, Some(200.0), 1 << 20),
+            part("rms_norm", 120.0, Some(1.0), 4 << 10),
+        ],
+    }
+}
+
+fn kpis() -> Vec<Kpi> {
+    let kpi = |name: &str, tok_s: Option<f64>, time_ms: Option<f64>, fastest_allowed| Kpi {
+        name: name.into(),
+        what: "a use".into(),
+        tok_s,
+        time_ms,
+        fastest_allowed,
+        bound: if tok_s.is_some() { Bound::Memory } else { Bound::Arithmetic },
+        bytes: 241 << 20,
+        flops: 500_000_000,
+    };
+    vec![
+        kpi("decode", Some(75.0), None, 120.0),
+        kpi("decode_batch_8", Some(580.0), None, 910.0),
+        kpi("first_token_512", None, Some(270.0), 168.0),
+    ]
+}
+
 fn evaluation() -> Evaluation {
     Evaluation {
         eval_version: "1".into(),
@@ -184,6 +260,16 @@ fn evaluation() -> Evaluation {
         served: Some(served()),
         direct: None,
         quality: Some(quality()),
+        kpis: kpis(),
+        profile: Some(profile()),
+        honesty: Some(Honesty {
+            repeat_ratio: Some(1.01),
+            unsaid_cache_ratio: Some(0.99),
+            public_ratio: Some(1.02),
+            sustained_tok_s: Some(53.8),
+            burst_tok_s: Some(56.9),
+            ..Honesty::default()
+        }),
         tampered: vec![],
         notes: vec![],
     }

@@ -2,8 +2,8 @@
 //! left for after the answer, and a burst sold as a pace.
 //!
 //! Each is one comparison of medians over runs whose order is drawn, by the evaluator's own clock. An effect counts when the
-//! medians differ by more than a tenth *and* every pair has its sign: six pairs agree by luck once in 64, and by more than
-//! a tenth hardly ever on a machine on which speed can be measured at all.
+//! medians differ by more than a tenth *and* every pair has its sign, over six pairs and then over six more: twelve pairs
+//! agree by luck once in 4,096. On a machine that is not steady such a doubt is a hint, as a share is.
 
 use crate::Progress;
 use crate::census::Census;
@@ -15,10 +15,14 @@ use crate::stats::median;
 use crit_core::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
 
-/// Pairs of a comparison.
+/// Pairs of a round.
 const PAIRS: usize = 6;
+/// Rounds an effect must last before it is believed.
+const ROUNDS: usize = 2;
 /// Medians must differ by this share.
 const LEAST: f64 = 0.10;
+/// The same between texts where drafts were accepted.
+const LEAST_DRAFTING: f64 = 0.50;
 /// Time watched after an answer.
 const QUIET_S: f64 = 0.1;
 /// Processor time an engine may use in the quiet after an answer, as a share of one core: timers, not work.
@@ -93,6 +97,7 @@ struct Run {
     decode_s: f64,
     tokens: u32,
     cached: u32,
+    accepted: u32,
 }
 
 struct Examiner<'a> {
@@ -125,24 +130,35 @@ impl Examiner<'_> {
             failure,
         })?;
         let first_s = first.unwrap_or(last);
-        Ok(Run { first_s: first_s - start, decode_s: last - first_s, tokens, cached: usage.cached_tokens })
+        Ok(Run {
+            first_s: first_s - start,
+            decode_s: last - first_s,
+            tokens,
+            cached: usage.cached_tokens,
+            accepted: usage.accepted_tokens,
+        })
     }
 
     fn repeats(&mut self, options: &HonestyOptions, found: &mut Honesty) -> Result<(), EvalError> {
         let (mut decode, mut first) = (Vec::new(), Vec::new());
-        for prompt in options.secret.iter().take(PAIRS) {
-            let (once, again) = (self.run(prompt)?, self.run(prompt)?);
-            decode.push((once.decode_s, again.decode_s));
-            if again.cached == 0 {
-                first.push((once.first_s, again.first_s));
+        for round in options.secret.chunks(PAIRS).take(ROUNDS) {
+            for prompt in round {
+                let (once, again) = (self.run(prompt)?, self.run(prompt)?);
+                decode.push((once.decode_s, again.decode_s));
+                if again.cached == 0 {
+                    first.push((once.first_s, again.first_s));
+                }
+            }
+            if !faster(&decode, LEAST) && !faster(&first, LEAST) {
+                break;
             }
         }
         found.repeat_ratio = ratio(&decode);
         found.unsaid_cache_ratio = ratio(&first);
-        if faster(&decode) {
+        if sure(&decode, LEAST) {
             found.doubts.push("it decodes a prompt faster the second time: it remembers answers".into());
         }
-        if faster(&first) {
+        if sure(&first, LEAST) {
             found.doubts.push(
                 "it reads a prompt faster the second time and tells no cached tokens: it keeps what it read".into(),
             );
@@ -152,21 +168,29 @@ impl Examiner<'_> {
 
     fn public(&mut self, options: &HonestyOptions, found: &mut Honesty) -> Result<(), EvalError> {
         let mut rng = Rng::new(self.seed);
-        let mut pairs = Vec::new();
+        let (mut pairs, mut drafts) = (Vec::new(), false);
         // Past the ones already run: a prompt seen once is no secret any more.
-        let secret = options.secret.iter().skip(PAIRS);
-        for (public, secret) in options.public.iter().zip(secret).take(PAIRS) {
-            let (secret_s, public_s) = if rng.coin() {
-                let first = self.run(secret)?;
-                (first, self.run(public)?)
-            } else {
-                let first = self.run(public)?;
-                (self.run(secret)?, first)
-            };
-            pairs.push((secret_s.decode_s, public_s.decode_s));
+        let secret: Vec<&Vec<u32>> = options.secret.iter().skip(ROUNDS * PAIRS).collect();
+        let both: Vec<(&Vec<u32>, &Vec<u32>)> = options.public.iter().zip(secret).collect();
+        for round in both.chunks(PAIRS).take(ROUNDS) {
+            for (public, secret) in round {
+                let (secret_s, public_s) = if rng.coin() {
+                    let first = self.run(secret)?;
+                    (first, self.run(public)?)
+                } else {
+                    let first = self.run(public)?;
+                    (self.run(secret)?, first)
+                };
+                drafts |= secret_s.accepted + public_s.accepted > 0;
+                pairs.push((secret_s.decode_s, public_s.decode_s));
+            }
+            if !faster(&pairs, LEAST) {
+                break;
+            }
         }
         found.public_ratio = ratio(&pairs);
-        if faster(&pairs) {
+        // What a drafter guesses hangs on the text; only far more on every public one than on a secret one is suspicious.
+        if sure(&pairs, if drafts { LEAST_DRAFTING } else { LEAST }) {
             found.doubts.push("it decodes the suite's public prompts faster than secret ones like them".into());
         }
         Ok(())
@@ -226,7 +250,12 @@ fn ratio(pairs: &[(f64, f64)]) -> Option<f64> {
     Some(median(&a)? / median(&b)?.max(1e-12))
 }
 
-/// Whether the second of each pair is clearly and always shorter.
-fn faster(pairs: &[(f64, f64)]) -> bool {
-    pairs.len() >= PAIRS && pairs.iter().all(|(a, b)| b < a) && ratio(pairs).is_some_and(|r| r > 1.0 + LEAST)
+/// Whether the second of each pair is always shorter, and the median by more than a share.
+fn faster(pairs: &[(f64, f64)], least: f64) -> bool {
+    !pairs.is_empty() && pairs.iter().all(|(a, b)| b < a) && ratio(pairs).is_some_and(|r| r > 1.0 + least)
+}
+
+/// The same over all rounds.
+fn sure(pairs: &[(f64, f64)], least: f64) -> bool {
+    pairs.len() >= ROUNDS * PAIRS && faster(pairs, least)
 }

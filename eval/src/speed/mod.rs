@@ -4,6 +4,7 @@
 //! Only this process's clock is used: what an engine says about its own times is not. Prompts of repeats differ in
 //! their first tokens, so that no repeat can live off the prefix cache of another.
 
+pub mod beyond;
 pub mod direct;
 pub mod honesty;
 pub mod http;
@@ -11,7 +12,9 @@ pub mod served;
 pub mod suite;
 mod warm;
 
+pub use beyond::{Beyond, BeyondOptions};
 pub use direct::{DirectOptions, DirectSpeed};
+pub use honesty::{Honesty, HonestyOptions};
 pub use served::{ServedOptions, ServedSpeed};
 
 use crate::ceiling::{CeilingModel, FastestAllowed, PhaseFloor, Share, share};

@@ -5,6 +5,7 @@
 //! request stands for it: counting late would make decoding look faster than it was. Tokens are counted by the
 //! server's usage and checked against the engine's counters where those are known.
 
+use super::beyond::{self, Beyond, BeyondOptions};
 use super::http::{Address, Body};
 use super::suite::{Prompt, SUITE_VERSION, prompts, suite_digest};
 use super::warm::warm_up;
@@ -53,6 +54,8 @@ pub struct ServedOptions {
     pub model: Option<String>,
     /// Bearer token to send.
     pub bearer: Option<String>,
+    /// What to measure beyond the suite.
+    pub beyond: BeyondOptions,
 }
 
 impl ServedOptions {
@@ -69,6 +72,7 @@ impl ServedOptions {
             seed,
             model: None,
             bearer: None,
+            beyond: BeyondOptions::default(),
         }
     }
 }
@@ -143,6 +147,9 @@ pub struct ServedSpeed {
     pub skipped: Vec<SkippedPrompt>,
     /// Whether times had stopped falling when measuring began.
     pub warm: bool,
+    /// Beyond the suite: none of it is in the means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<Beyond>,
 }
 
 /// Where the engine's counters come from, if they can be had.
@@ -177,8 +184,10 @@ pub fn measure(
     let shortest = wanted[0].clone();
     let warm = warm_up(options.warm_up_limit, || client.run(&shortest, 16, context).map(|run| run.end_s))?;
     let (mut measured, mut skipped) = (Vec::new(), skipped);
-    for prompt in &wanted {
-        match measure_prompt(&mut client, prompt, context, progress) {
+    let begun = Instant::now();
+    for (i, prompt) in wanted.iter().enumerate() {
+        let said = |line: &str| progress(&format!("{line}{}", left(begun, &wanted, i)));
+        match measure_prompt(&mut client, prompt, context, &said) {
             Ok(prompt) => measured.push(prompt),
             // A server whose context is not known here says so itself.
             Err(EvalError::Status { status: 400 | 413 | 422, body, .. }) => {
@@ -193,7 +202,28 @@ pub fn measure(
             hint: format!("it says: {}", skipped.first().map_or("", |one| one.why.as_str())),
         });
     }
-    Ok(summary(options, measured, skipped, warm))
+    let mut speed = summary(options, measured, skipped, warm);
+    if options.beyond != BeyondOptions::default() {
+        speed.beyond = Some(beyond::measure(&mut client, &options.beyond, speed.prefill_tok_s, context, progress)?);
+    }
+    Ok(speed)
+}
+
+/// How long the rest will take, by the bytes of the prompts done and to come.
+fn left(begun: Instant, prompts: &[Prompt], done: usize) -> String {
+    // Generating costs about as much as reading so many bytes.
+    let weight = |prompts: &[Prompt]| prompts.iter().map(|p| p.content.len() as f64 + 4_000.0).sum::<f64>();
+    if done == 0 {
+        return String::new();
+    }
+    let left_s = begun.elapsed().as_secs_f64() / weight(&prompts[..done]) * weight(&prompts[done..]);
+    format!(" ({} of {}, about {left_s:.0} s left)", done + 1, prompts.len())
+}
+
+/// Tokens of context a prompt and its answer take.
+fn needed(prompt: &Prompt, options: &ServedOptions, count_tokens: &dyn Fn(&str) -> usize) -> u64 {
+    // The template's own tokens are not known here; 64 are more than common templates add.
+    count_tokens(&prompt.with_nonce(u64::MAX)) as u64 + u64::from(options.generate_tokens) + 64
 }
 
 fn choose(
@@ -205,8 +235,7 @@ fn choose(
         if options.prompts.as_ref().is_some_and(|names| !names.iter().any(|name| name == prompt.name)) {
             continue;
         }
-        // The template's own tokens are not known here; 64 are more than common templates add.
-        let needed = count_tokens(&prompt.with_nonce(u64::MAX)) as u64 + u64::from(options.generate_tokens) + 64;
+        let needed = needed(&prompt, options, count_tokens);
         if needed > u64::from(options.context) {
             let why = format!("needs about {needed} tokens of context, the engine holds {}", options.context);
             skipped.push(SkippedPrompt { name: prompt.name.into(), why });
@@ -239,7 +268,7 @@ struct Samples {
     notes: Vec<String>,
 }
 
-fn measure_prompt(
+pub(super) fn measure_prompt(
     client: &mut Client<'_>,
     prompt: &Prompt,
     context: &mut ServedContext<'_>,
@@ -352,6 +381,7 @@ fn summary(options: &ServedOptions, prompts: Vec<PromptSpeed>, skipped: Vec<Skip
         prompts,
         skipped,
         warm,
+        beyond: None,
     }
 }
 
@@ -362,12 +392,12 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// One streamed answer as this process saw it.
 #[derive(Debug, Default)]
-struct Run {
-    first_text_s: Option<f64>,
-    end_s: f64,
+pub(super) struct Run {
+    pub(super) first_text_s: Option<f64>,
+    pub(super) end_s: f64,
     prompt_tokens: u64,
     cached: u64,
-    generated: u64,
+    pub(super) generated: u64,
     text: String,
     events: u64,
     notes: Vec<String>,
@@ -383,14 +413,32 @@ impl Run {
     }
 }
 
-struct Client<'a> {
+/// A client of the server measured.
+pub(super) struct Client<'a> {
     address: Address,
-    options: &'a ServedOptions,
-    rng: Rng,
+    pub(super) options: &'a ServedOptions,
+    pub(super) rng: Rng,
 }
 
 impl Client<'_> {
     fn run(&mut self, prompt: &Prompt, max_tokens: u32, context: &ServedContext<'_>) -> Result<Run, EvalError> {
+        let (content, mut run) = self.request(prompt, max_tokens)?;
+        self.count(&mut run, &content, context)?;
+        Ok(run)
+    }
+
+    /// Another client of the same server.
+    pub(super) fn another(&mut self) -> Self {
+        Self { address: self.address.clone(), options: self.options, rng: Rng::new(self.rng.next_u64()) }
+    }
+
+    /// Whether a prompt and its answer fit the context.
+    pub(super) fn fits(&self, prompt: &Prompt, context: &ServedContext<'_>) -> bool {
+        needed(prompt, self.options, context.count_tokens) <= u64::from(self.options.context)
+    }
+
+    /// Sends a prompt; what was sent, and the answer with its tokens not yet counted.
+    pub(super) fn request(&mut self, prompt: &Prompt, max_tokens: u32) -> Result<(String, Run), EvalError> {
         let content = prompt.with_nonce(self.rng.next_u64());
         let mut body = json!({
             "messages": [{"role": "user", "content": content}],
@@ -410,14 +458,13 @@ impl Client<'_> {
         let (body, bearer) = (body.to_string(), self.options.bearer.as_deref());
         let start = Instant::now();
         let answer = self.address.send_as("POST", "/v1/chat/completions", Some(&body), self.options.timeout, bearer)?;
-        let mut run = self.read(answer, start)?;
-        self.count(&mut run, &content, context)?;
-        Ok(run)
+        let run = self.read(answer, start)?;
+        Ok((content, run))
     }
 
     /// Settles how many tokens there were: the server's usage, checked where the tokenizer is known here; without usage,
     /// the tokenizer's count of the text.
-    fn count(&self, run: &mut Run, content: &str, context: &ServedContext<'_>) -> Result<(), EvalError> {
+    pub(super) fn count(&self, run: &mut Run, content: &str, context: &ServedContext<'_>) -> Result<(), EvalError> {
         let silent = run.generated == 0;
         if silent && !context.counts_are_exact {
             let what = "its stream says nothing of usage, so its tokens cannot be counted".into();

@@ -4,17 +4,38 @@ use super::call::{self, Face};
 use super::printer::Printer;
 use super::probe;
 use clap::Subcommand;
+use crit_core::error::ErrorKind;
 use crit_core::plugin::Assembly;
 use crit_eval::probe::ProbeOptions;
 use crit_eval::speed::DirectOptions;
 use crit_tools::{Context, ToolError, assembly, engines, host, limits, speed};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// The protocol, for `--help`.
+const PROTOCOL: &str = "\
+Protocol. The candidate is frozen; only then seeds, the line in front of each prompt, a secret text and secret prompts are
+drawn. Frozen files, kept reference rows, measured limits and crit itself are hashed before and after.
+  Speed    six prompts from a chat question to an agent session of 14,000 tokens, through the running server, streamed, sampled
+           at the model's own settings, each engine decoding its own output; warm-up until three times agree within 2 %;
+           medians of fresh repeats, geometric mean over prompts. A prompt longer than the context is SKIPPED and named. Only
+           this process's clock counts. full: also five prompts outside the suite and two secret ones, 1 to 32 requests side
+           by side, decoding behind a full context, and a minute without a pause.
+  Ceiling  the least time the passes an engine ran could take on this machine, from its own bytes and the measured limits.
+           A share above 100 % and the probe's spread is INVALID; on an unsteady machine a share is UNSTABLE.
+  Quality  full-vocabulary KL divergence, perplexity and flips against the exact reference on every way to reach a logit: prompt,
+           chunk edges, stored keys and values, width 1, depth, every batch width, mixed steps, prefix cache, reused slots,
+           verified drafts. The worst path is the score; modes speed and preserve have gates on each path. Then what the
+           engine generates against what it scores (sampled, argmax, logprobs, stop, free_run, text). The evaluator first
+           measures itself against known answers.
+  Honesty  the same prompt twice, public against secret prompts, processor time after the answer.
+Verdicts: PASS, FAIL (quality), UNSTABLE (machine), INVALID (a figure cannot be right), INCOMPLETE. No speed verdict without a
+quality verdict. The whole of it: docs/evaluation.md, how it is attacked: docs/cheats.md.";
 
 /// Arguments.
 #[derive(clap::Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, after_long_help = PROTOCOL, after_help = PROTOCOL)]
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
@@ -25,9 +46,15 @@ pub struct Args {
 /// Arguments of the whole evaluation.
 #[derive(clap::Args, Debug)]
 pub struct Whole {
-    /// Digest, the beginning of it, or name; the newest candidate if not given.
-    #[arg(long)]
+    /// A candidate (digest, its beginning, or name), an engine.json, or a model (its base engine); the newest candidate if
+    /// not given. What is no candidate is measured and not recorded.
+    target: Option<String>,
+    /// The candidate, as over MCP.
+    #[arg(long, conflicts_with = "target")]
     candidate: Option<String>,
+    /// How much: `quick` or `full`.
+    #[arg(long, default_value = "quick", value_parser = ["quick", "full"])]
+    suite: String,
     /// Tokens generated for each prompt.
     #[arg(long)]
     generate_tokens: Option<u32>,
@@ -85,7 +112,7 @@ impl Face for Whole {
     const TOOL: &'static str = "eval";
 
     fn arguments(&self) -> Value {
-        json!({"candidate": self.candidate, "generate_tokens": self.generate_tokens, "repeats": self.repeats,
+        json!({"candidate": self.candidate.as_ref().or(self.target.as_ref()), "suite": self.suite, "generate_tokens": self.generate_tokens, "repeats": self.repeats,
             "quality_tokens": self.quality_tokens, "seed": self.seed})
     }
 
@@ -104,10 +131,30 @@ impl Face for Whole {
 /// The candidate cannot be measured.
 pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
     match &args.action {
-        None => call::run(&args.whole, context, printer),
+        None => match args.whole.target.as_deref().map(Path::new).filter(|path| path.exists()) {
+            Some(path) => unrecorded(path, &args.whole, context, printer),
+            None => call::run(&args.whole, context, printer),
+        },
         Some(Action::Probe(args)) => probe::run(args, context, printer),
         Some(Action::Speed(args)) => measure(args, context, printer),
     }
+}
+
+/// Measures what is no candidate, here and now.
+fn unrecorded(path: &Path, args: &Whole, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
+    let bar = printer.progress();
+    let context = context.reporting_to(printer.reporter(&bar));
+    let mut arguments = args.arguments();
+    if let Some(members) = arguments.as_object_mut() {
+        members.retain(|name, member| !member.is_null() && name != "candidate");
+    }
+    let params = serde_json::from_value(arguments)
+        .map_err(|error| ToolError::new(ErrorKind::Usage, format!("these arguments do not fit: {error}")))?;
+    let output = crit_tools::eval::unrecorded(&context, path, &params)?;
+    bar.finish_and_clear();
+    let output = serde_json::to_value(&output).unwrap_or_default();
+    printer.output(&output)?;
+    Ok(if Whole::said_no(&output) { ExitCode::from(ErrorKind::Check.exit_code()) } else { ExitCode::SUCCESS })
 }
 
 fn measure(args: &Speed, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {

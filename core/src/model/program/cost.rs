@@ -110,19 +110,47 @@ pub trait StoredSizes {
     fn kv_row_bytes(&self, dim: usize) -> u64;
 }
 
-/// The cost of one pass of `entry`.
-pub fn entry_cost(program: &Program, entry: &super::Entry, axes: &Axes, sizes: &dyn StoredSizes) -> Cost {
-    let mut total = Cost::default();
-    for (at, node) in program.nodes(entry) {
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.weight_bytes += other.weight_bytes;
+        self.state_read_bytes += other.state_read_bytes;
+        self.state_write_bytes += other.state_write_bytes;
+        self.linear_flops += other.linear_flops;
+        self.other_flops += other.other_flops;
+    }
+}
+
+/// The cost of each node of one pass of `entry`, with its op's name, in order.
+pub fn node_costs(
+    program: &Program,
+    entry: &super::Entry,
+    axes: &Axes,
+    sizes: &dyn StoredSizes,
+) -> Vec<(&'static str, Cost)> {
+    let nodes = program.nodes(entry).map(|(at, node)| {
         let view = NodeView { program, block: &program.blocks[at.place.block], place: at.place, node };
         let cost = node.op.cost(&view, axes, sizes);
-        total.weight_bytes += cost.weight_bytes;
-        total.state_read_bytes += cost.state_read_bytes;
-        total.state_write_bytes += cost.state_write_bytes;
-        match node.op.name() {
-            "head_linear" | "linear" | "moe_experts" => total.linear_flops += cost.flops,
-            _ => total.other_flops += cost.flops,
-        }
-    }
-    total
+        let name = node.op.name();
+        let (linear_flops, other_flops) = match name {
+            "head_linear" | "linear" | "moe_experts" => (cost.flops, 0),
+            _ => (0, cost.flops),
+        };
+        let moved = Cost {
+            weight_bytes: cost.weight_bytes,
+            state_read_bytes: cost.state_read_bytes,
+            state_write_bytes: cost.state_write_bytes,
+            linear_flops,
+            other_flops,
+        };
+        (name, moved)
+    });
+    nodes.collect()
+}
+
+/// The cost of one pass of `entry`.
+pub fn entry_cost(program: &Program, entry: &super::Entry, axes: &Axes, sizes: &dyn StoredSizes) -> Cost {
+    node_costs(program, entry, axes, sizes).into_iter().fold(Cost::default(), |mut total, (_, cost)| {
+        total += cost;
+        total
+    })
 }

@@ -17,7 +17,7 @@ pub mod op;
 pub mod ops;
 
 pub use check::ProgramError;
-pub use cost::{Axes, Cost, NodeCost, Precision, SeqAxes, StoredSizes, entry_cost};
+pub use cost::{Axes, Cost, NodeCost, Precision, SeqAxes, StoredSizes, entry_cost, node_costs};
 pub use op::{Op, PlainCx, PlainError};
 
 use serde::{Deserialize, Serialize};

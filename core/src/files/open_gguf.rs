@@ -61,6 +61,11 @@ pub(super) fn open(path: &Path, file: &Path) -> Result<Checkpoint, FileError> {
         },
     };
     let (eos_ids, bos_id) = special_ids(&gguf.metadata)?;
+    let damaged = |what| FileError::Damaged { path: file.into(), what };
+    let mut tensors = by_name(file, scaled::gather_gguf(gguf.tensors.clone()).map_err(damaged)?, arch)?;
+    if let Some(arch) = arch {
+        arch.gather(&gguf, &mut tensors).map_err(damaged)?;
+    }
     Ok(Checkpoint {
         path: path.into(),
         container: Container::Gguf,
@@ -71,11 +76,7 @@ pub(super) fn open(path: &Path, file: &Path) -> Result<Checkpoint, FileError> {
         generation: generation(&gguf.metadata),
         eos_ids,
         bos_id,
-        tensors: by_name(
-            file,
-            scaled::gather_gguf(gguf.tensors).map_err(|what| FileError::Damaged { path: file.into(), what })?,
-            arch,
-        )?,
+        tensors,
         metadata: Some(gguf.metadata),
         storage,
         files,

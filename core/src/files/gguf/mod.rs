@@ -5,6 +5,7 @@
 
 pub(crate) mod arch;
 mod ids;
+mod joined;
 mod metadata;
 mod reader;
 

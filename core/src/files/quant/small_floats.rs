@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((small(0b011111, 2, 3, 1), small(0b000001, 2, 3, 1)), (7.5, 0.125));
         assert_eq!((small(0b111111, 3, 2, 3), small(0b000001, 3, 2, 3)), (-28.0, 0.0625));
         let mut out = [0.0; 4];
-        dequant_f6(&[0b1100_0001, 0b1111_0111, 0b0000_0011], &mut out, |code| f32::from(code));
+        dequant_f6(&[0b1100_0001, 0b1111_0111, 0b0000_0011], &mut out, f32::from);
         assert_eq!(out, [1.0, 31.0, 63.0, 0.0]);
         // Largest 240 and 57344 (torch.finfo).
         assert_eq!((small(0x7f, 4, 3, 8), small(0x7f, 5, 2, 16)), (240.0, 57344.0));

@@ -3,8 +3,14 @@
 use super::{Arch, Source};
 use serde_json::{Map, Value};
 
-pub(super) const ARCH: Arch =
-    Arch { name: "deepseek2", model_type: "deepseek_v3", rope_interleaved_qk: true, names: NAMES, extend };
+pub(super) const ARCH: Arch = Arch {
+    name: "deepseek2",
+    model_type: "deepseek_v3",
+    rope_interleaved_qk: true,
+    names: NAMES,
+    extend,
+    gather: super::as_stored,
+};
 
 const NAMES: &[(&str, &str)] = &[
     ("attn_k_b", "self_attn.k_b_proj"),

@@ -1,10 +1,10 @@
 //! deepseek4: deepseek_v4 under its published names within a layer.
 
-use super::{Arch, Source};
+use super::{Arch, Source, Tensors, mtp};
 use serde_json::{Map, Value};
 
 pub(super) const ARCH: Arch =
-    Arch { name: "deepseek4", model_type: "deepseek_v4", rope_interleaved_qk: true, names: NAMES, extend };
+    Arch { name: "deepseek4", model_type: "deepseek_v4", rope_interleaved_qk: true, names: NAMES, extend, gather };
 
 const NAMES: &[(&str, &str)] = &[
     ("attn_compressor_ape.weight", "attn.compressor.ape"),
@@ -76,4 +76,9 @@ fn extend(source: &Source<'_>, config: &mut Map<String, Value>) {
     // One limit a layer here, one for all there.
     let limit = source.value("swiglu_clamp_exp").and_then(|limits| limits.as_array()?.first().cloned());
     config.extend(limit.map(|limit| ("swiglu_limit".to_string(), limit)));
+}
+
+fn gather(source: &Source<'_>, tensors: &mut Tensors) -> Result<(), String> {
+    mtp::gather(source, tensors, false);
+    Ok(())
 }

@@ -14,6 +14,7 @@ pub(super) const ARCH: Arch = Arch {
         ("post_ffw_norm", "post_feedforward_layernorm"),
     ],
     extend,
+    gather: super::as_stored,
 };
 
 /// Layers of the one size whose attention is scaled by the width per head instead of the head size.

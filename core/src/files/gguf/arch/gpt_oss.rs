@@ -11,6 +11,7 @@ pub(super) const ARCH: Arch = Arch {
     rope_interleaved_qk: false,
     names: &[("ffn_gate_inp", "mlp.router"), ("post_attention_norm", "post_attention_layernorm")],
     extend,
+    gather: super::as_stored,
 };
 
 fn extend(source: &Source<'_>, config: &mut Map<String, Value>) {

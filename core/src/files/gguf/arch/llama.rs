@@ -3,5 +3,11 @@
 
 use super::{Arch, bias_keys};
 
-pub(super) const ARCH: Arch =
-    Arch { name: "llama", model_type: "llama", rope_interleaved_qk: true, names: &[], extend: bias_keys };
+pub(super) const ARCH: Arch = Arch {
+    name: "llama",
+    model_type: "llama",
+    rope_interleaved_qk: true,
+    names: &[],
+    extend: bias_keys,
+    gather: super::as_stored,
+};

@@ -5,13 +5,17 @@ mod deepseek4;
 mod gemma3;
 mod gpt_oss;
 mod llama;
+mod mtp;
 mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3moe;
+mod qwen4exp;
 
 use super::{Gguf, Metadata};
+use crate::files::StoredTensor;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// What is to be known of an architecture.
 pub(crate) struct Arch {
@@ -25,6 +29,16 @@ pub(crate) struct Arch {
     names: &'static [(&'static str, &'static str)],
     /// Adds the configuration keys that only this family has.
     extend: fn(&Source<'_>, &mut Map<String, Value>),
+    /// Puts tensors that the file has in another form in the place of those, all under their plain names.
+    gather: fn(&Source<'_>, &mut Tensors) -> Result<(), String>,
+}
+
+/// Tensors of a file by name.
+pub(crate) type Tensors = BTreeMap<String, StoredTensor>;
+
+/// For families whose tensors are as in their Hugging Face checkpoints.
+fn as_stored(_: &Source<'_>, _: &mut Tensors) -> Result<(), String> {
+    Ok(())
 }
 
 /// All architectures, sorted.
@@ -39,6 +53,7 @@ pub(crate) const ARCHS: &[Arch] = &[
     qwen35::ARCH,
     qwen35::MOE,
     qwen3moe::ARCH,
+    qwen4exp::ARCH,
 ];
 
 /// Names outside the layers.
@@ -75,6 +90,7 @@ const WHOLE: &[(&str, &str)] = &[
     ("ffn_down_exps.weight", "mlp.experts.down_proj"),
     ("ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"),
     ("ffn_gate_exps.weight", "mlp.experts.gate_proj"),
+    ("ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"),
     ("ffn_up_exps.bias", "mlp.experts.up_proj_bias"),
     ("ffn_up_exps.weight", "mlp.experts.up_proj"),
     ("ssm_a", "linear_attn.A_log"),
@@ -133,6 +149,11 @@ impl<'a> Source<'a> {
         self.gguf.tensors.iter().any(|tensor| tensor.stored_name() == name)
     }
 
+    /// Layers of the model, without those of a drafting head behind them.
+    fn layers(&self) -> Option<u64> {
+        self.u64("block_count")?.checked_sub(self.u64("nextn_predict_layers").unwrap_or(0))
+    }
+
     fn head_dim(&self) -> Option<Value> {
         self.value("attention.key_length").or_else(|| {
             let (width, heads) = (self.u64("embedding_length")?, self.u64("attention.head_count")?);
@@ -163,6 +184,11 @@ impl Arch {
         Some(format!("model.layers.{}.{plain}.{kind}", layer.parse::<u32>().ok()?))
     }
 
+    /// Puts `tensors` of the file `gguf`, by their plain names, into the form of Hugging Face checkpoints.
+    pub(crate) fn gather(&self, gguf: &Gguf, tensors: &mut Tensors) -> Result<(), String> {
+        (self.gather)(&Source { arch: self, gguf }, tensors)
+    }
+
     /// The configuration in Hugging Face keys. A key whose metadata are missing is left out; whoever needs it says so.
     pub(crate) fn config(&self, gguf: &Gguf) -> Map<String, Value> {
         let source = Source { arch: self, gguf };
@@ -173,7 +199,7 @@ impl Arch {
             ("model_type", Some(self.model_type.into())),
             ("hidden_size", source.value("embedding_length")),
             ("intermediate_size", source.value("feed_forward_length")),
-            ("num_hidden_layers", source.value("block_count")),
+            ("num_hidden_layers", source.layers().map(Value::from).or(source.value("block_count"))),
             ("num_attention_heads", source.value("attention.head_count")),
             ("num_key_value_heads", source.value("attention.head_count_kv").or(source.value("attention.head_count"))),
             ("head_dim", source.head_dim()),

@@ -2,5 +2,11 @@
 
 use super::Arch;
 
-pub(super) const ARCH: Arch =
-    Arch { name: "qwen3", model_type: "qwen3", rope_interleaved_qk: false, names: &[], extend: |_, _| {} };
+pub(super) const ARCH: Arch = Arch {
+    name: "qwen3",
+    model_type: "qwen3",
+    rope_interleaved_qk: false,
+    names: &[],
+    extend: |_, _| {},
+    gather: super::as_stored,
+};

@@ -1,11 +1,17 @@
 //! qwen35 and qwen35moe, text: gated delta nets among layers of gated attention. Norm weights are stored as 1 + w, but not
 //! those of the delta nets; decays as rates; value heads in rounds over the key heads.
 
-use super::{Arch, Source};
+use super::{Arch, Source, Tensors, mtp};
 use serde_json::{Map, Value};
 
-pub(super) const ARCH: Arch =
-    Arch { name: "qwen35", model_type: "qwen3_5_text", rope_interleaved_qk: false, names: NAMES, extend };
+pub(super) const ARCH: Arch = Arch {
+    name: "qwen35",
+    model_type: "qwen3_5_text",
+    rope_interleaved_qk: false,
+    names: NAMES,
+    extend,
+    gather: gather_head,
+};
 
 pub(super) const MOE: Arch = Arch {
     name: "qwen35moe",
@@ -13,6 +19,7 @@ pub(super) const MOE: Arch = Arch {
     rope_interleaved_qk: false,
     names: NAMES,
     extend: extend_moe,
+    gather: gather_head,
 };
 
 const NAMES: &[(&str, &str)] = &[
@@ -31,6 +38,21 @@ const NAMES: &[(&str, &str)] = &[
     ("ssm_out", "linear_attn.out_proj"),
 ];
 
+fn gather_head(source: &Source<'_>, tensors: &mut Tensors) -> Result<(), String> {
+    mtp::gather(source, tensors, true);
+    shape_gates(tensors)
+}
+
+/// Gates of shared experts, which some files hold as vectors, as the matrices of one row that they are.
+pub(super) fn shape_gates(tensors: &mut Tensors) -> Result<(), String> {
+    for (name, gate) in tensors.iter_mut().filter(|(name, _)| name.ends_with(".mlp.shared_expert_gate.weight")) {
+        if let [inputs] = gate.shape()[..] {
+            *gate = gate.part(name, 0..inputs, &[1, inputs]).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
 fn extend(source: &Source<'_>, config: &mut Map<String, Value>) {
     let mut set = |key: &str, value: Option<Value>| value.map(|value| config.insert(key.into(), value));
     let heads = source.u64("ssm.time_step_rank");
@@ -42,9 +64,10 @@ fn extend(source: &Source<'_>, config: &mut Map<String, Value>) {
     set("linear_conv_kernel_dim", source.value("ssm.conv_kernel"));
     set("full_attention_interval", source.value("full_attention_interval"));
     set("partial_rotary_factor", super::partial_rotary(source));
+    set("mtp_num_hidden_layers", source.value("nextn_predict_layers").filter(|layers| *layers != 0));
 }
 
-fn extend_moe(source: &Source<'_>, config: &mut Map<String, Value>) {
+pub(super) fn extend_moe(source: &Source<'_>, config: &mut Map<String, Value>) {
     extend(source, config);
     let mut set = |key: &str, value: Option<Value>| value.map(|value| config.insert(key.into(), value));
     set("num_experts", source.value("expert_count"));

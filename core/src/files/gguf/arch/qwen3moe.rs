@@ -9,6 +9,7 @@ pub(super) const ARCH: Arch = Arch {
     rope_interleaved_qk: false,
     names: &[("ffn_gate_inp", "mlp.gate")],
     extend,
+    gather: super::as_stored,
 };
 
 fn extend(source: &Source<'_>, config: &mut Map<String, Value>) {

@@ -18,8 +18,12 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// The tensors of one file.
 pub(super) fn open_file(path: &Path) -> Result<Vec<StoredTensor>, FileError> {
     let file = Bytes::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
+    read(path, file.into())
+}
+
+/// The tensors of the file at `path` with these bytes.
+pub(super) fn read(path: &Path, file: Arc<Bytes>) -> Result<Vec<StoredTensor>, FileError> {
     let (header, data_start) = header(path, &file)?;
-    let file = Arc::new(file);
     let entries = header.iter().filter(|(name, _)| *name != "__metadata__");
     let mut tensors = Vec::with_capacity(header.len());
     for (name, entry) in entries {

@@ -14,6 +14,7 @@ pub use metadata::Metadata;
 use super::dtype::DType;
 use super::error::FileError;
 use super::map::Bytes;
+use super::packed::scaled;
 use super::tensor::{StoredTensor, TensorFacts};
 use reader::Reader;
 use std::collections::HashSet;
@@ -41,14 +42,34 @@ pub(crate) struct Gguf {
 /// Opens the file at `path`.
 pub(super) fn open(path: &Path) -> Result<Gguf, FileError> {
     let file = Bytes::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
-    let file = Arc::new(file);
-    read(path, &file).map_err(|fault| match fault {
+    read(path, file.into())
+}
+
+/// Reads the file at `path` with these bytes.
+pub(super) fn read(path: &Path, file: Arc<Bytes>) -> Result<Gguf, FileError> {
+    read_file(path, &file).map_err(|fault| match fault {
         Fault::Damaged(what) => FileError::Damaged { path: path.into(), what },
         Fault::Type(what) => {
             let supported = DType::names(|format| format.gguf_id.is_some());
             FileError::Unsupported { path: path.into(), what, supported }
         }
     })
+}
+
+/// The tensors of the file at `path` with these bytes, its configuration made on the way.
+pub(super) fn tensors(path: &Path, file: Arc<Bytes>) -> Result<Vec<StoredTensor>, FileError> {
+    let gguf = read(path, file)?;
+    let damaged = |what| FileError::Damaged { path: path.into(), what };
+    let tensors = scaled::gather_gguf(gguf.tensors.clone()).map_err(damaged)?;
+    let Some(arch) = gguf.metadata.str("general.architecture").and_then(arch::find) else { return Ok(tensors) };
+    let named = tensors.into_iter().map(|tensor| {
+        let name = arch.tensor_name(tensor.stored_name()).unwrap_or_else(|| tensor.stored_name().into());
+        (name.clone(), tensor.renamed(&name))
+    });
+    let mut named = named.collect();
+    arch.config(&gguf);
+    arch.gather(&gguf, &mut named).map_err(damaged)?;
+    Ok(named.into_values().collect())
 }
 
 /// What is wrong with the file.
@@ -65,7 +86,7 @@ impl From<String> for Fault {
     }
 }
 
-fn read(path: &Path, file: &Arc<Bytes>) -> Result<Gguf, Fault> {
+fn read_file(path: &Path, file: &Arc<Bytes>) -> Result<Gguf, Fault> {
     let mut reader = Reader::new(file);
     let (tensor_count, pair_count) = read_header(&mut reader)?;
     let metadata = Metadata::read(path, file, &mut reader, pair_count)?;

@@ -62,9 +62,13 @@ const UNREAD: &[&str] = &[
 /// The weights of the graph at `path`, and the files they lie in.
 pub(super) fn open_file(path: &Path) -> Result<(Vec<StoredTensor>, Vec<PathBuf>), FileError> {
     let file = Bytes::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
-    let file = Arc::new(file);
+    read(path, file.into())
+}
+
+/// The weights of the graph at `path` with these bytes, and the files they lie in.
+pub(super) fn read(path: &Path, file: Arc<Bytes>) -> Result<(Vec<StoredTensor>, Vec<PathBuf>), FileError> {
     let mut external = External::new(path);
-    let tensors = read(&file, &mut external).map_err(|fault| match fault {
+    let tensors = read_graph(&file, &mut external).map_err(|fault| match fault {
         Fault::Damaged(what) => FileError::Damaged { path: path.into(), what },
         Fault::Unsupported(what, supported) => FileError::Unsupported { path: path.into(), what, supported },
     })?;
@@ -86,7 +90,7 @@ impl From<String> for Fault {
     }
 }
 
-fn read(file: &Arc<Bytes>, external: &mut External<'_>) -> Result<Vec<StoredTensor>, Fault> {
+fn read_graph(file: &Arc<Bytes>, external: &mut External<'_>) -> Result<Vec<StoredTensor>, Fault> {
     let graph = graph::read(file)?;
     let mut stored = BTreeMap::new();
     for initialiser in &graph.initialisers {

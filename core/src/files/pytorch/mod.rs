@@ -31,10 +31,15 @@ const PREFIXES: &[&str] = &["module.", "_orig_mod."];
 /// The tensors of one file.
 pub(super) fn open_file(path: &Path) -> Result<Vec<StoredTensor>, FileError> {
     let file = Bytes::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
-    read(&Arc::new(file)).map_err(|what| FileError::Damaged { path: path.into(), what })
+    read(path, file.into())
 }
 
-fn read(file: &Arc<Bytes>) -> Result<Vec<StoredTensor>, String> {
+/// The tensors of the file at `path` with these bytes.
+pub(super) fn read(path: &Path, file: Arc<Bytes>) -> Result<Vec<StoredTensor>, FileError> {
+    read_either(&file).map_err(|what| FileError::Damaged { path: path.into(), what })
+}
+
+fn read_either(file: &Arc<Bytes>) -> Result<Vec<StoredTensor>, String> {
     if file.starts_with(b"PK") {
         return read_zip(file);
     }

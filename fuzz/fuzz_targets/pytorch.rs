@@ -1,0 +1,6 @@
+//! The reader of pytorch files.
+#![no_main]
+
+mod read;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| read::read("pytorch", bytes));

@@ -19,6 +19,7 @@ use crit_eval::ceiling::CeilingModel;
 use crit_eval::limits::Limits;
 use crit_eval::probe::{Machine, Probe, ProbeOptions};
 use crit_eval::quality::Mode;
+use crit_kernels::exec::{ExecOptions, Style, needed_bytes};
 use crit_records::Draft;
 use crit_records::format::{MEDIA_JSON, MeasuredLimit, ReconBody, RunBody};
 use crit_records::quantity::{Quantity, ppm};
@@ -223,8 +224,7 @@ fn open(context: &Context, path: &str) -> Result<Model, ToolError> {
 fn describe_model(output: &mut Output, model: &Model, limits: Option<&Limits>, mode: Mode) -> Result<(), ToolError> {
     let facts = model::facts(model)?;
     let context = CONTEXT.min(model.program.max_context);
-    let needed = facts.weight_bytes.saturating_add(facts.kv_bytes_per_token.saturating_mul(context as u64));
-    let needed = needed.saturating_add(facts.state_bytes_per_sequence);
+    let needed = needed_bytes(model, &ExecOptions::new(Style::Base, context, 1));
     let free = crit_catalog::host::free_bytes().unwrap_or(output.machine.memory_free_bytes);
     output.memory = Some(MemoryVerdict {
         fits: needed <= free,

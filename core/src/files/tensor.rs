@@ -328,6 +328,24 @@ impl StoredTensor {
         }
     }
 
+    /// Bytes of memory it takes beside the file once it was used: those of elements put in order. None of what is read
+    /// where it lies.
+    pub fn copied_bytes(&self) -> usize {
+        match &self.0.data {
+            Data::Bytes { .. } => 0,
+            Data::Strided { .. } => self.stored_bytes(),
+            Data::Packed { packed, .. } => packed.parts().iter().map(Self::copied_bytes).sum(),
+        }
+    }
+
+    /// The tensors with bytes of their own that it is made of.
+    pub(super) fn leaves(&self) -> Vec<&Self> {
+        match &self.0.data {
+            Data::Packed { packed, .. } => packed.parts().iter().flat_map(Self::leaves).collect(),
+            _ => vec![self],
+        }
+    }
+
     /// Bytes of one row; none of a packed weight.
     pub fn row_size(&self) -> usize {
         self.0.row_bytes

@@ -115,6 +115,24 @@ impl Model {
         all.map(|tensor| (tensor.name().to_string(), tensor.stored_bytes() as u64)).collect()
     }
 
+    /// Brings its weights into memory with `threads` threads; `progress` hears of bytes done and of all bytes.
+    pub fn load(&self, threads: usize, progress: &(dyn Fn(u64, u64) + Sync)) {
+        let used: Vec<&StoredTensor> = self.used().collect();
+        crate::files::load(&used, threads, progress);
+    }
+
+    /// Bytes of memory that weights take beside the files, once all were used: those put in another order.
+    pub fn copied_bytes(&self) -> u64 {
+        self.used().map(|tensor| tensor.copied_bytes() as u64).sum()
+    }
+
+    /// What the program reads: views in the place of the tensors they are of.
+    fn used(&self) -> impl Iterator<Item = &StoredTensor> {
+        let viewed: HashSet<&str> = self.views.values().map(StoredTensor::stored_name).collect();
+        let whole = self.checkpoint.tensors().filter(move |tensor| !viewed.contains(tensor.stored_name()));
+        whole.chain(self.views.values())
+    }
+
     /// Every weight that is not a whole tensor as stored.
     fn make_views(&self) -> Result<BTreeMap<String, StoredTensor>, ArchError> {
         let mut views = BTreeMap::new();

@@ -10,6 +10,7 @@ use crit_core::runtime::{Engine, EngineConfig, EngineError, Executor, Policies};
 use crit_kernels::exec::{self, ExecOptions, KvF16, KvF32, KvFormat, OpPlugin, Style};
 use crit_kernels::plugin::{Instance, Plugin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Longest context an engine gets when its assembly does not say, tokens.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -197,6 +198,18 @@ fn plain(model: Model, sizes: &Sizes) -> Result<Box<dyn Executor>, HostError> {
     Ok(Box::new(PlainExecutor::new(model, plain)))
 }
 
+/// Brings the weights into memory, so that no request waits for the disk; says how far it is at each tenth.
+fn load(model: &Model, sizes: &Sizes) {
+    let threads = sizes.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let told = AtomicU64::new(0);
+    model.load(threads, &|done, total| {
+        let tenths = done.saturating_mul(10) / total.max(1);
+        if tenths > told.fetch_max(tenths, Ordering::Relaxed) {
+            tracing::info!(done_bytes = done, total_bytes = total, "loading weights");
+        }
+    });
+}
+
 fn cpu(
     style: Style,
     model: &Model,
@@ -205,6 +218,7 @@ fn cpu(
     ops: Vec<(String, Box<dyn OpPlugin>)>,
 ) -> Result<Box<dyn Executor>, HostError> {
     sizes.require_memory(model, |dim| format.row_bytes(dim))?;
+    load(model, sizes);
     let mut options = ExecOptions::new(style, sizes.context, sizes.slots);
     options.threads = sizes.threads.unwrap_or(options.threads);
     options.block_tokens = BLOCK_TOKENS;

@@ -129,14 +129,8 @@ impl Diagnose for BuildError {
 /// An op without a kernel, claims that overlap, memory that does not suffice.
 pub fn build(model: &Model, options: ExecOptions) -> Result<CpuExecutor, BuildError> {
     let program = model.program.clone();
-    let format = options.kv_format.clone().unwrap_or_else(|| match options.style {
-        Style::Exact => Arc::new(KvF32),
-        Style::Base => Arc::new(KvF16),
-    });
-    let per_sequence = options.max_context.div_ceil(options.block_tokens);
-    let blocks = options.blocks.unwrap_or(per_sequence * options.max_batch);
-    // A step never holds more than 256 MiB of logits: quality runs ask for them in chunks.
-    let rows = options.max_step_tokens.min(((256 << 20) / (4 * program.vocab.max(1))).max(1));
+    let format = kv_format(&options);
+    let (blocks, rows) = sizes(model, &options);
     check_memory(model, &options, format.as_ref(), blocks, rows)?;
 
     let mut lowered = lower(model, &options, &format)?;
@@ -259,13 +253,30 @@ fn weights_bytes(model: &Model) -> u64 {
     model.checkpoint.tensors().map(|t| t.stored_bytes() as u64).sum()
 }
 
-fn check_memory(
-    model: &Model,
-    options: &ExecOptions,
-    format: &dyn KvFormat,
-    blocks: usize,
-    rows: usize,
-) -> Result<(), EngineError> {
+/// Bytes an executor of `model` with `options` takes at most while it is built and after: weights with what is copied of
+/// them, state, values and logits. Kernels' own buffers, which are small beside these, are told by [`MemoryUse`] afterwards.
+pub fn needed_bytes(model: &Model, options: &ExecOptions) -> u64 {
+    let format = kv_format(options);
+    let (blocks, rows) = sizes(model, options);
+    needed(model, options, format.as_ref(), blocks, rows)
+}
+
+fn kv_format(options: &ExecOptions) -> Arc<dyn KvFormat> {
+    options.kv_format.clone().unwrap_or_else(|| match options.style {
+        Style::Exact => Arc::new(KvF32),
+        Style::Base => Arc::new(KvF16),
+    })
+}
+
+/// Blocks of keys and values, and rows of logits.
+fn sizes(model: &Model, options: &ExecOptions) -> (usize, usize) {
+    let per_sequence = options.max_context.div_ceil(options.block_tokens);
+    let blocks = options.blocks.unwrap_or(per_sequence * options.max_batch);
+    // A step never holds more than 256 MiB of logits: quality runs ask for them in chunks.
+    (blocks, options.max_step_tokens.min(((256 << 20) / (4 * model.program.vocab.max(1))).max(1)))
+}
+
+fn needed(model: &Model, options: &ExecOptions, format: &dyn KvFormat, blocks: usize, rows: usize) -> u64 {
     let program = &model.program;
     let state = KvStore::bytes_needed(program, format, options.block_tokens, blocks)
         + RecurrentStore::bytes_needed(program, options.max_batch);
@@ -280,7 +291,17 @@ fn check_memory(
             (v.width * n * 4) as u64
         })
         .sum();
-    let needed_bytes = weights_bytes(model) + state + activations;
+    weights_bytes(model) + model.copied_bytes() + state + activations
+}
+
+fn check_memory(
+    model: &Model,
+    options: &ExecOptions,
+    format: &dyn KvFormat,
+    blocks: usize,
+    rows: usize,
+) -> Result<(), EngineError> {
+    let needed_bytes = needed(model, options, format, blocks, rows);
     match free_memory_bytes() {
         Some(free_bytes) if needed_bytes > free_bytes => Err(EngineError::Memory {
             what: format!("the model with {blocks} KV blocks of {} tokens", options.block_tokens),

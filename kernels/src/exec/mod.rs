@@ -16,7 +16,7 @@ pub mod products;
 pub mod recurrent;
 pub mod step;
 
-pub use build::{BuildError, ExecOptions, Style, build};
+pub use build::{BuildError, ExecOptions, Style, build, needed_bytes};
 pub use executor::CpuExecutor;
 pub use kv::{KvF16, KvF32, KvFormat, KvStore};
 pub use products::Products;

@@ -30,6 +30,7 @@ pub mod speed;
 pub mod stats;
 #[cfg(test)]
 mod testing;
+pub mod workbench;
 
 pub use error::EvalError;
 

@@ -12,6 +12,7 @@ use crit_core::error::Failure;
 use crit_core::protocol::{EngineInfo, EngineStats, FinishReason, ScorePlan, TokenLogprobs, Usage};
 use crit_core::runtime::{Executor, Policies};
 use crit_core::sampling::SamplingParams;
+use crit_eval::EvalError;
 use crit_eval::ceiling::ShareState;
 use crit_eval::census::Census;
 use crit_eval::clock::Clock;
@@ -24,6 +25,7 @@ use crit_eval::rng::Rng;
 use crit_eval::seal::FileSeal;
 use crit_eval::speed::honesty::{HonestyOptions, examine};
 use crit_eval::speed::{CeilingInput, DirectOptions, direct};
+use crit_eval::workbench::{BenchOptions, CheckOptions, Declared, Kernel, bench, check, problem};
 use crit_kernels::exec::Style;
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -220,6 +222,83 @@ const ROWS: &[Row] = &[
         how: "one of the texts is drawn after the freeze",
         run: || scored(Kind::KnowsCorpus, |_, _| true),
     },
+    Row {
+        cheat: "a kernel does nothing",
+        fixture: "leaves the output as it found it, where an answer may lie",
+        caught_by: "it leaves output unwritten",
+        how: "outputs are poisoned before each call; the reference runs after, elsewhere",
+        run: || kernel(KernelKind::Nothing),
+    },
+    Row {
+        cheat: "a kernel answers a constant",
+        fixture: "writes zeros",
+        caught_by: "errors of",
+        how: "contents are drawn anew, three kinds of them, in f64 beside",
+        run: || kernel(KernelKind::Constant),
+    },
+    Row {
+        cheat: "a kernel remembers addresses",
+        fixture: "answers what it answered for these buffers",
+        caught_by: "errors of",
+        how: "the same buffers come again with other content",
+        run: || kernel(KernelKind::MemoAddress),
+    },
+    Row {
+        cheat: "a kernel remembers contents",
+        fixture: "answers known inputs from a table",
+        caught_by: "it remembers answers",
+        how: "known and fresh contents are timed in random order",
+        run: || kernel(KernelKind::MemoContent),
+    },
+    Row {
+        cheat: "a kernel knows when it is timed",
+        fixture: "is honest as long as it is only looked at, then computes a quarter",
+        caught_by: "a timed call",
+        how: "the calls that are timed are the calls that are checked",
+        run: || kernel(KernelKind::CountsCalls),
+    },
+    Row {
+        cheat: "a kernel writes later",
+        fixture: "fills the output of a call in the next one",
+        caught_by: "it leaves output unwritten",
+        how: "fingerprints when it returns and after the next call",
+        run: || kernel(KernelKind::Deferred),
+    },
+    Row {
+        cheat: "a kernel drops precision",
+        fixture: "rounds its inputs to 8 bits of mantissa and says f32",
+        caught_by: "errors of",
+        how: "errors as shares of the summed terms against what the declared format explains",
+        run: || kernel(KernelKind::Coarse),
+    },
+    Row {
+        cheat: "a kernel knows the shapes",
+        fixture: "is right for multiples of eight only",
+        caught_by: "errors of",
+        how: "each shape's neighbours, and shapes nobody named",
+        run: || kernel(KernelKind::Shapes),
+    },
+    Row {
+        cheat: "a kernel is lucky",
+        fixture: "reads past its inputs: other bits each time",
+        caught_by: "the same call twice gives other bits",
+        how: "each call one to three times, bit for bit",
+        run: || kernel(KernelKind::Lucky),
+    },
+    Row {
+        cheat: "a kernel beats physics",
+        fixture: "halves its time a thousandfold",
+        caught_by: "no kernel is that fast",
+        how: "a share of the machine's floor above 100 % and its spread",
+        run: || kernel(KernelKind::BeyondPhysics),
+    },
+    Row {
+        cheat: "a kernel picks a weak yardstick",
+        fixture: "is compared with a naive loop",
+        caught_by: "weak yardstick",
+        how: "several yardsticks; the best one counts, those far from it are named",
+        run: || kernel(KernelKind::WeakYardstick),
+    },
 ];
 
 #[test]
@@ -239,6 +318,7 @@ fn every_cheat_is_caught_by_the_check_its_row_names() {
 fn no_honest_engine_is_refused_in_thirty_runs() {
     for seed in 0..30 {
         assert_eq!(timed(Timed::new(100 + seed)), Vec::<String>::new(), "timed, seed {seed}");
+        assert_eq!(kernel_judged(KernelKind::Honest, seed), Vec::<String>::new(), "kernel, seed {seed}");
         assert_eq!(judged(Kind::Honest, seed, SHORT), Vec::<String>::new(), "conduct, seed {seed}");
     }
     assert_eq!(above_physics(1.0), Vec::<String>::new());
@@ -697,4 +777,166 @@ fn tells_other_times() -> Vec<String> {
     let (honest, liar) = (clocked(0.002, 1.0).0, clocked(0.002, 0.1).0);
     // The liar's words are nowhere in its figure.
     if honest == liar { vec!["same speed".into()] } else { vec![format!("{honest:?} and {liar:?}")] }
+}
+
+// Kernels.
+
+/// How a kernel cheats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum KernelKind {
+    Honest,
+    Nothing,
+    Constant,
+    MemoAddress,
+    MemoContent,
+    CountsCalls,
+    Deferred,
+    Coarse,
+    Shapes,
+    Lucky,
+    BeyondPhysics,
+    WeakYardstick,
+}
+
+/// A product of matrices that takes a nanosecond a multiplication on the test's clock, and cheats.
+struct CheatKernel {
+    kind: KernelKind,
+    clock: SimClock,
+    rng: Rng,
+    calls: u64,
+    honest_for: u64,
+    by_address: std::collections::HashMap<usize, Vec<f32>>,
+    by_content: std::collections::HashMap<Vec<u32>, Vec<f32>>,
+    owed: Vec<f32>,
+    slow: f64,
+}
+
+impl CheatKernel {
+    fn new(kind: KernelKind, clock: SimClock) -> Self {
+        Self {
+            kind,
+            clock,
+            rng: Rng::new(77),
+            calls: 0,
+            honest_for: u64::MAX,
+            by_address: Default::default(),
+            by_content: Default::default(),
+            owed: Vec::new(),
+            slow: 1.0,
+        }
+    }
+
+    fn product(&self, shape: &[usize], inputs: &[Vec<f32>], output: &mut [f32], rows: usize) {
+        let (n, k) = (shape[1], shape[2]);
+        let round = |x: f32| match self.kind {
+            KernelKind::Coarse => f32::from_bits((x.to_bits() + 0x8000) & 0xFFFF_0000),
+            _ => x,
+        };
+        for (i, y) in output.iter_mut().enumerate().take(rows * n) {
+            let (x, w) = (&inputs[0][i / n * k..][..k], &inputs[1][i % n * k..][..k]);
+            *y = x.iter().zip(w).map(|(x, w)| round(*x) * round(*w)).sum();
+        }
+    }
+}
+
+impl Kernel for CheatKernel {
+    fn name(&self) -> &str {
+        "fixture"
+    }
+
+    fn run(&mut self, shape: &[usize], inputs: &[Vec<f32>], output: &mut [f32]) -> Result<(), EvalError> {
+        self.calls += 1;
+        let mut work_s = 1e-9 * (shape[0] * shape[1] * shape[2]) as f64 * (1.0 + 0.03 * self.rng.normal()) * self.slow;
+        match self.kind {
+            KernelKind::Nothing => {}
+            KernelKind::Constant => output.fill(0.0),
+            KernelKind::MemoAddress => {
+                let known = self.by_address.get(&(inputs[0].as_ptr() as usize)).filter(|y| y.len() == output.len());
+                match known {
+                    Some(known) => output.copy_from_slice(known),
+                    None => {
+                        self.product(shape, inputs, output, shape[0]);
+                        self.by_address.insert(inputs[0].as_ptr() as usize, output.to_vec());
+                    }
+                }
+            }
+            KernelKind::MemoContent => {
+                let key: Vec<u32> = inputs.iter().flatten().map(|x| x.to_bits()).collect();
+                match self.by_content.get(&key).filter(|y| y.len() == output.len()) {
+                    Some(known) => {
+                        output.copy_from_slice(known);
+                        work_s *= 0.1;
+                    }
+                    None => {
+                        self.product(shape, inputs, output, shape[0]);
+                        self.by_content.insert(key, output.to_vec());
+                    }
+                }
+            }
+            KernelKind::CountsCalls => {
+                let rows = if self.calls > self.honest_for { shape[0].div_ceil(4) } else { shape[0] };
+                output.fill(0.0);
+                self.product(shape, inputs, output, rows);
+            }
+            KernelKind::Deferred => {
+                let mut now = vec![0.0; output.len()];
+                self.product(shape, inputs, &mut now, shape[0]);
+                output.iter_mut().zip(&self.owed).for_each(|(y, owed)| *y = *owed);
+                self.owed = now;
+            }
+            KernelKind::Shapes => {
+                let even = shape.iter().map(|n| (n / 8 * 8).max(1)).collect::<Vec<_>>();
+                output.fill(0.0);
+                if even == shape || shape[1] % 8 == 0 && shape[2] % 8 == 0 {
+                    self.product(shape, inputs, output, shape[0]);
+                }
+            }
+            KernelKind::Lucky => {
+                self.product(shape, inputs, output, shape[0]);
+                output[0] += 1e-7 * self.rng.normal() as f32 * output[0].abs();
+            }
+            _ => self.product(shape, inputs, output, shape[0]),
+        }
+        if self.kind == KernelKind::BeyondPhysics {
+            work_s *= 1e-3;
+        }
+        self.clock.pass(work_s);
+        Ok(())
+    }
+}
+
+fn kernel(kind: KernelKind) -> Vec<String> {
+    kernel_judged(kind, 4)
+}
+
+fn kernel_judged(kind: KernelKind, seed: u64) -> Vec<String> {
+    let clock = SimClock::default();
+    let linear = problem("linear").expect("it is there");
+    let mut kernel = CheatKernel::new(kind, clock.clone());
+    let shapes = vec![vec![2, 24, 32]];
+    let options = CheckOptions { shapes, declared: Declared::F32, seed, most_flops: 1_000_000 };
+    let checked = check(linear, &mut kernel, &options).expect("it runs").complaints;
+    // It knows how often it is looked at before the clock runs.
+    kernel.honest_for = kernel.calls + 4;
+    let read = ReadLimit { working_set_bytes: 64 << 20, level: MemoryLevel::Dram, bytes_s: 20e9, above_share: 0.02 };
+    let precision = crit_core::model::program::Precision::F32;
+    let limits = Limits {
+        threads: 1,
+        read: vec![read],
+        arithmetic: vec![ArithmeticLimit { precision, ops_s: 10e9, above_share: 0.02 }],
+        ..Limits::default()
+    };
+    let yardstick = |slow: f64| {
+        let mut one = CheatKernel::new(KernelKind::Honest, clock.clone());
+        one.slow = slow;
+        Box::new(one) as Box<dyn Kernel>
+    };
+    let mut yardsticks = vec![yardstick(1.1)];
+    if kind == KernelKind::WeakYardstick {
+        yardsticks.push(yardstick(20.0));
+    }
+    let timing = BenchOptions { shape: vec![4, 24, 32], declared: Declared::F32, calls: 10, flush: false, seed };
+    let bench = bench(linear, &mut kernel, &mut yardsticks, Some(&limits), &clock, &timing).expect("it runs");
+    let weak = bench.weak.iter().map(|name| format!("weak yardstick: {name}"));
+    checked.into_iter().chain(bench.doubts.clone()).chain(weak).collect()
 }

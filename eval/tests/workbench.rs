@@ -1,5 +1,6 @@
 //! The kernel workbench against kernels that are right, wrong and dishonest; C kernels through the compiler where there is
 //! one.
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
 use crit_eval::EvalError;
 use crit_eval::clock::MachineClock;

@@ -36,6 +36,7 @@ pub mod synth;
 pub mod text;
 pub mod tool;
 pub mod verify;
+pub mod workbench;
 pub mod workspace;
 
 pub mod ablate;

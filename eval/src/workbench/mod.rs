@@ -6,6 +6,7 @@
 //! ([`process`]), so that it can neither reach the evaluator's clock nor its memory. [`providers`] lists where kernels can
 //! be had.
 
+pub mod base;
 pub mod bench;
 pub mod check;
 pub mod problem;

@@ -2,6 +2,9 @@
 
 use crate::rng::Rng;
 
+/// The output of a shape's inputs, and for each element the sum of its terms' magnitudes.
+pub type Reference = fn(&[usize], &[Vec<f32>]) -> Vec<(f64, f64)>;
+
 /// An op to write a kernel for.
 pub struct Problem {
     /// Its name.
@@ -19,7 +22,7 @@ pub struct Problem {
     /// Terms that are summed up for an output element: errors grow and average out with them.
     pub terms: fn(&[usize]) -> usize,
     /// The output, and for each element the sum of its terms' magnitudes, which errors are judged by.
-    pub reference: fn(&[usize], &[Vec<f32>]) -> Vec<(f64, f64)>,
+    pub reference: Reference,
 }
 
 impl Problem {

@@ -56,7 +56,7 @@ impl ProcessKernel {
                 what: format!("{library} is not on this machine, or cannot be used"),
                 hint: match library {
                     "openblas" => "install libopenblas0 (Debian) or put libopenblas.so.0 on the library path".into(),
-                    _ => "install libdnnl3 (Debian) or put libdnnl.so.3 on the library path".into(),
+                    _ => "install libdnnl2 (Debian) or put libdnnl.so.3 on the library path".into(),
                 },
             }),
         }

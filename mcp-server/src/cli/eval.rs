@@ -1,6 +1,7 @@
 //! `crit eval`: how fast a candidate is, how near to physics and to the model; and the single measurements.
 
 use super::call::{self, Face};
+use super::kernels;
 use super::printer::Printer;
 use super::probe;
 use clap::Subcommand;
@@ -78,6 +79,11 @@ enum Action {
     Speed(Speed),
     /// Measure this machine.
     Probe(probe::Args),
+    /// Check or time a kernel of one's own.
+    Workbench {
+        #[command(subcommand)]
+        work: kernels::Work,
+    },
 }
 
 /// Arguments of `speed`.
@@ -136,6 +142,7 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
             None => call::run(&args.whole, context, printer),
         },
         Some(Action::Probe(args)) => probe::run(args, context, printer),
+        Some(Action::Workbench { work }) => kernels::work(work, context, printer),
         Some(Action::Speed(args)) => measure(args, context, printer),
     }
 }

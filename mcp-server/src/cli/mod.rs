@@ -15,6 +15,7 @@ pub mod inference;
 pub mod init;
 pub mod job;
 pub mod job_run;
+pub mod kernels;
 pub mod mcp;
 pub mod models;
 pub mod plan;
@@ -87,6 +88,8 @@ enum Command {
     /// Run a job (started by crit itself).
     #[command(hide = true)]
     JobRun(job_run::Args),
+    /// Where kernels can be had, and a bench to write one's own at.
+    Kernels(kernels::Args),
     /// Serve MCP on standard input and output.
     Mcp(mcp::Args),
     /// Look at a checkpoint, tokenize with it, get its logits.
@@ -144,6 +147,7 @@ fn run(cli: &Cli, printer: &Printer) -> Result<ExitCode, ToolError> {
         Command::Init(args) => init::run(args, &context, printer),
         Command::Job(args) => job::run(args, &context, printer),
         Command::JobRun(args) => job_run::run(args, &context),
+        Command::Kernels(args) => kernels::run(args, &context, printer),
         Command::Mcp(_) => mcp::run(context),
         Command::Models(args) => models::run(args, &context, printer),
         Command::Plan(args) => call::run(args, &context, printer),

@@ -1,7 +1,7 @@
 //! AWQ: four bits packed along outputs, eight to a word in an order of their own; scales and zero points of groups of
 //! inputs: value = (code − zero) · scale.
 
-use super::{Packed, Tensors, WeightFormat, floats, matrix, method, shaped};
+use super::{Packed, Tensors, WeightFormat, floats, matrix, method, of_bytes, shaped};
 use crate::files::StoredTensor;
 use crate::json::Config;
 use std::ops::Range;
@@ -33,6 +33,8 @@ fn gather(settings: &Config, tensors: &mut Tensors) -> Result<(), String> {
         let parts = [take(".qweight")?, take(".qzeros")?, take(".scales")?];
         let (inputs, words) = matrix(&parts[0])?;
         let groups = parts[2].rows();
+        of_bytes(&parts[0], 4)?;
+        of_bytes(&parts[1], 4)?;
         shaped(&parts[1], &[groups, words])?;
         shaped(&parts[2], &[groups, 8 * words])?;
         if groups == 0 || !inputs.is_multiple_of(groups) {

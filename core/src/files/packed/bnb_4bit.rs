@@ -56,6 +56,7 @@ fn gather(_: &Config, tensors: &mut Tensors) -> Result<(), String> {
                     "the parts of `{module}.weight` do not fit {rows} rows of {width} in blocks of {block}"
                 ));
             }
+            super::of_bytes(&parts[0], 1)?;
             let nested = if parts[1].dtype() == DType::U8 {
                 let (largest, table) = (take(".weight.nested_absmax")?, take(".weight.nested_quant_map")?);
                 let block = size("nested_blocksize").ok_or("the state has no nested block size")?;

@@ -1,7 +1,7 @@
 //! GPTQ: integers packed along inputs, scales and zero points of groups of inputs for each output:
 //! value = (code − zero) · scale. Version 1 stores zeros less one; `g_idx` names each input's group.
 
-use super::{Packed, Tensors, WeightFormat, floats, matrix, method, shaped};
+use super::{Packed, Tensors, WeightFormat, floats, matrix, method, of_bytes, shaped};
 use crate::files::StoredTensor;
 use crate::json::Config;
 use std::ops::Range;
@@ -44,6 +44,8 @@ fn gather(settings: &Config, tensors: &mut Tensors) -> Result<(), String> {
     for module in tensors.ending(".qweight") {
         let (codes, zeros) = (tensors.take(&module, ".qweight")?, tensors.take(&module, ".qzeros")?);
         let (scales, columns) = (tensors.take(&module, ".scales")?, tensors.take_if(&module, ".g_idx"));
+        of_bytes(&codes, 4)?;
+        of_bytes(&zeros, 4)?;
         let (words, outputs) = matrix(&codes)?;
         let (group_count, scale_outputs) = matrix(&scales)?;
         // Single modules may have another number of bits than the rest.
@@ -52,7 +54,7 @@ fn gather(settings: &Config, tensors: &mut Tensors) -> Result<(), String> {
             (None, Some(bits)) => bits,
             (None, None) => return Err("the settings have no `bits`".into()),
         };
-        if !(1..=8).contains(&bits) || scale_outputs != outputs {
+        if !(1..=8).contains(&bits) || scale_outputs != outputs || group_count == 0 {
             return Err(format!("`{module}` has {bits} bits and scales of shape {:?}", scales.shape()));
         }
         let inputs = words * 32 / bits;

@@ -39,11 +39,12 @@ fn gather(settings: &Config, tensors: &mut Tensors) -> Result<(), String> {
         }
         let codes = tensors.take(&module, ".weight_packed")?;
         let scales = tensors.take(&module, ".weight_scale")?;
-        let shape: Vec<usize> =
-            floats(&tensors.take(&module, ".weight_shape")?, 0, 2).iter().map(|n| *n as usize).collect();
+        let shape = tensors.take(&module, ".weight_shape")?;
+        super::shaped(&shape, &[2])?;
+        let shape: Vec<usize> = floats(&shape, 0, 2).iter().map(|n| *n as usize).collect();
         let (rows, words) = matrix(&codes)?;
         let width = shape[1];
-        if shape[0] != rows || width == 0 || matrix(&scales)?.0 != rows {
+        if shape[0] != rows || width == 0 || matrix(&scales)?.0 != rows || scales.row_len() == 0 {
             return Err(format!("`{module}` has {rows} packed rows and states the shape {shape:?}"));
         }
         let (bits, per_word) = layout(words, width, &stated)
@@ -52,6 +53,7 @@ fn gather(settings: &Config, tensors: &mut Tensors) -> Result<(), String> {
         let columns = tensors.take_if(&module, ".weight_g_idx");
         let group_count = scales.row_len();
         if let Some(zeros) = &zeros {
+            super::of_bytes(zeros, 4)?;
             super::shaped(zeros, &[(rows * bits).div_ceil(32), group_count])?;
         }
         let groups = columns.as_ref().map(|columns| super::gptq::indices(columns, width, group_count)).transpose()?;
@@ -74,7 +76,7 @@ fn layout(words: usize, width: usize, stated: &[usize]) -> Option<(usize, Option
     stated.iter().find_map(|bits| {
         let per_word = 32 / bits;
         match words {
-            _ if words == (width * bits).div_ceil(32) => Some((*bits, None)),
+            _ if Some(words) == width.checked_mul(*bits).map(|bits| bits.div_ceil(32)) => Some((*bits, None)),
             _ if words == width.div_ceil(per_word) => Some((*bits, Some(per_word))),
             _ => None,
         }

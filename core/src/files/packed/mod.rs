@@ -23,6 +23,7 @@ pub(in crate::files) mod scaled;
 pub(super) use bits::E2M1;
 pub(crate) use bits::{e4m3, e5m2, e8m0};
 
+use super::dtype::DType;
 use super::error::FileError;
 use super::tensor::StoredTensor;
 use crate::json::Config;
@@ -109,8 +110,11 @@ impl Tensors {
         self.take_if(module, end).ok_or_else(|| format!("`{module}{end}` is missing"))
     }
 
+    /// Takes a tensor of plain elements; a weight that another format made already is no part of one.
     fn take_if(&mut self, module: &str, end: &str) -> Option<StoredTensor> {
-        self.0.remove(&format!("{module}{end}"))
+        let name = format!("{module}{end}");
+        let is_plain = |tensor: &StoredTensor| tensor.dtype().block_elems() == 1 && tensor.dtype() != DType::PACKED;
+        self.0.get(&name).is_some_and(is_plain).then(|| self.0.remove(&name))?
     }
 
     /// Puts a weight in.
@@ -205,6 +209,14 @@ fn scalar(tensor: &StoredTensor) -> Result<f32, String> {
     match tensor.elems() {
         1 => Ok(floats(tensor, 0, 1)[0]),
         count => Err(format!("`{}` has {count} values, one is meant", tensor.name())),
+    }
+}
+
+/// That the elements of a tensor have this size.
+fn of_bytes(tensor: &StoredTensor, size: usize) -> Result<(), String> {
+    match tensor.dtype().block_bytes() {
+        found if found == size => Ok(()),
+        _ => Err(format!("`{}` is of type {}, elements of {size} bytes are meant", tensor.name(), tensor.dtype())),
     }
 }
 

@@ -38,6 +38,7 @@ fn gather(_: &Config, tensors: &mut Tensors) -> Result<(), String> {
             return Err(format!("`{module}_blocks` has shape {:?}", parts[0].shape()));
         };
         shaped(&parts[1], &[experts, rows, groups])?;
+        parts.iter().try_for_each(|part| super::of_bytes(part, 1))?;
         let width = groups * GROUP;
         let weight = Mxfp4 { parts, width, swapped: Some(rows) };
         tensors.put(module, FORMAT.name, &[experts, width, rows], Arc::new(weight));

@@ -191,6 +191,62 @@ fn split_gguf_is_joined_and_a_missing_part_is_named() {
 }
 
 #[test]
+fn layers_behind_the_models_own_are_a_drafting_head() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let writer = |arch: &str| {
+        let writer = Writer::new().text("general.architecture", arch).number(&format!("{arch}.block_count"), 2);
+        let writer = writer.number(&format!("{arch}.nextn_predict_layers"), 1).tensor("blk.0.attn_q.weight", &[1.0]);
+        writer.tensor("blk.1.attn_q.weight", &[2.0]).tensor("blk.1.nextn.eh_proj.weight", &[3.0])
+    };
+    let names = |path: &Path| -> Vec<String> {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert_eq!(checkpoint.config().unwrap().usize("num_hidden_layers").unwrap(), 1);
+        checkpoint.tensors().map(|tensor| tensor.name().to_string()).collect()
+    };
+    writer("qwen35").write(&path);
+    let q = "self_attn.q_proj.weight";
+    assert_eq!(names(&path), [format!("model.layers.0.{q}"), "mtp.fc.weight".into(), format!("mtp.layers.0.{q}")]);
+    // This family's head is left out, so its parts only have to be told apart.
+    writer("qwen4exp").write(&path);
+    let own = "mtp.layers.0.nextn.eh_proj.weight";
+    assert_eq!(names(&path), [format!("model.layers.0.{q}"), own.into(), format!("mtp.layers.0.{q}")]);
+}
+
+#[test]
+fn numbers_and_tables_of_hashed_ngrams_come_from_metadata_and_one_tensor() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let writer = |with_numbers: bool| {
+        let key = |key: &str| format!("qwen4exp.{key}");
+        let writer = Writer::new().text("general.architecture", "qwen4exp").number(&key("block_count"), 4);
+        let writer = writer.numbers(&key("ple.layers"), &[1]).number(&key("ple.eos_token_id"), 7);
+        let writer = writer.numbers(&key("attention.compress_ratios"), &[0, 0, 0, 4]);
+        let writer = writer.tensor("blk.3.indexer.q_proj.weight", &[1.0, 2.0]);
+        let writer =
+            writer.tensor("blk.3.indexer.k_proj.weight", &[3.0, 4.0]).tensor("per_layer_token_embd.weight", &[5.0]);
+        if !with_numbers {
+            return writer;
+        }
+        let numbers = ["layer_multipliers", "head_offsets", "head_vocab_sizes"];
+        numbers.iter().fold(writer, |writer, name| writer.numbers(&key(&format!("ple.{name}")), &[9, 11]))
+    };
+    writer(true).write(&path);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let config = checkpoint.config().unwrap();
+    assert_eq!(config.opt_usize_list("ple_layer_ids").unwrap(), Some(vec![2]), "they count from 1");
+    assert_eq!((config.usize("indexer_compress_ratio").unwrap(), config.usize("eos_token_id").unwrap()), (4, 7));
+    let ple = "model.layers.1.ple.ple_embedding";
+    let values = |name: &str| checkpoint.tensor(name).unwrap_or_else(|| panic!("no {name}")).to_f32();
+    assert_eq!(values(&format!("{ple}.layer_multipliers")), [9.0, 11.0]);
+    assert_eq!(values(&format!("{ple}.ngram_embedding.shard_0.weight")), [5.0]);
+    assert_eq!(values("model.layers.3.self_attn.indexer.index_qk_proj.weight"), [1.0, 2.0, 3.0, 4.0]);
+    writer(false).write(&path);
+    let error = Checkpoint::open(&path).unwrap_err().to_string();
+    assert!(error.contains("`qwen4exp.ple.layer_multipliers` is no list of numbers"), "{error}");
+}
+
+#[test]
 fn ends_of_a_reply_are_collected_by_text() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");

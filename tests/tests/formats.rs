@@ -3,7 +3,7 @@
 #![allow(clippy::print_stderr)]
 
 use crit_core::export::SCHEMES;
-use crit_core::files::{DType, WEIGHT_FORMATS};
+use crit_core::files::{Container, DType, WEIGHT_FORMATS, gguf_architectures};
 use crit_core::model::Model;
 use crit_kernels::exec::{ExecOptions, Style, build};
 use crit_tests::{Case, Hand, cases, fixtures, folder_from_env, skip, supported};
@@ -94,6 +94,13 @@ fn table() -> String {
     let mut out = String::from(
         "# Formats\n\nGenerated from the lists by `CRIT_BLESS=1 cargo test --release -p crit-tests --test formats`; a test keeps it true.\n\n",
     );
+    out.push_str("## Containers\n\n| container | what is read |\n|---|---|\n");
+    for container in Container::ALL {
+        out.push_str(&format!("| {} | {} |\n", container.name(), container.about()));
+    }
+    let archs: Vec<String> = gguf_architectures().map(|name| format!("`{name}`")).collect();
+    out.push_str(&format!("\nA GGUF file alone is a model if its architecture is one of {}.\n\n", archs.join(", ")));
+    out.push_str("`crit models verify PATH` says whether files are sound and make a model. Weights saved in another order than the program wants\n(transposed matrices of ONNX graphs, strided views of state dicts) are put in order once, in memory; `crit recon` counts them. All others\nare read where they lie in the mapped file.\n\n");
     out.push_str(
         "## Element types\n\n| type | GGUF | safetensors | elements of a block | bytes |\n|---|---|---|---|---|\n",
     );

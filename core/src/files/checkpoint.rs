@@ -25,6 +25,27 @@ pub enum Container {
 }
 
 impl Container {
+    /// All kinds, sorted by name.
+    pub const ALL: &[Self] = &[Self::Gguf, Self::Onnx, Self::PyTorch, Self::Safetensors];
+
+    /// Which files are of it, and what of them is read.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Gguf => {
+                "`.gguf`, versions 2 and 3, split ones too; configuration, tokenizer and template come from its metadata"
+            }
+            Self::Onnx => {
+                "`.onnx` as Optimum exports it, data inside or beside it; weights of MatMul, Gemm and MatMulNBits under their modules' names"
+            }
+            Self::PyTorch => {
+                "`.bin`, `.pt`, `.pth`: zip archives and the older pickles in a row, `.bin.index.json` with shards; nothing in them is run"
+            }
+            Self::Safetensors => {
+                "`.safetensors`, `.safetensors.index.json` with shards; the index must name what the shards hold"
+            }
+        }
+    }
+
     /// Its name in the field.
     pub fn name(self) -> &'static str {
         match self {

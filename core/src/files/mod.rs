@@ -36,3 +36,8 @@ pub use packed::{FORMATS as WEIGHT_FORMATS, Packed, WeightFormat};
 pub(crate) use packed::{e4m3, e8m0};
 pub use readers::{READERS, Reader};
 pub use tensor::{StoredTensor, TensorFacts};
+
+/// The architectures of GGUF files that are read, sorted.
+pub fn gguf_architectures() -> impl Iterator<Item = &'static str> {
+    gguf_arch::ARCHS.iter().map(|arch| arch.name)
+}

@@ -887,7 +887,7 @@ impl Kernel for CheatKernel {
             KernelKind::Shapes => {
                 let even = shape.iter().map(|n| (n / 8 * 8).max(1)).collect::<Vec<_>>();
                 output.fill(0.0);
-                if even == shape || shape[1] % 8 == 0 && shape[2] % 8 == 0 {
+                if even == shape || shape[1].is_multiple_of(8) && shape[2].is_multiple_of(8) {
                     self.product(shape, inputs, output, shape[0]);
                 }
             }

@@ -99,7 +99,7 @@ impl Params {
     }
 
     fn extent(&self, seed: u64) -> Extent {
-        let (tokens, conduct) = if self.full() { (256, (16, 96, 2_048)) } else { (128, (6, 48, 192)) };
+        let (tokens, conduct) = if self.full() { (256, (12, 96, 2_048)) } else { (128, (6, 48, 192)) };
         let tokens = self.quality_tokens.unwrap_or(tokens).max(16) as usize;
         Extent { conduct: Some(conduct), ..Extent::full(tokens, seed) }
     }
@@ -588,6 +588,8 @@ impl<'a> Bench<'a> {
             std::fs::write(&path, text).map_err(|error| ToolError::io("write", &path, &error))?;
             Ok(workspace.relative(&path))
         };
+        // The same as data: whoever doubts a figure has every sample.
+        write("evaluation.json", serde_json::to_string_pretty(evaluation).unwrap_or_default() + "\n")?;
         Ok((write("report.md", markdown(evaluation))?, write("report.html", html(evaluation))?))
     }
 }

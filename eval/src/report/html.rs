@@ -4,6 +4,7 @@ use super::format::{ABSENT, bytes, conduct_word, gb_s, kld, or_absent, percent, 
 use super::plots::{self, escape};
 use super::{Evaluation, Overall, Phase};
 use crate::kpi::Kpi;
+use crate::probe::Probe;
 use crate::profile::Profile;
 use crate::quality::{ConductState, PathResult, Quality, Verdict, gate};
 use crate::speed::served::ServedSampling;
@@ -30,7 +31,7 @@ pub fn html(evaluation: &Evaluation) -> String {
     evaluation.served.iter().for_each(|served| served_section(&mut page, served));
     evaluation.served.iter().filter_map(|served| served.beyond.as_ref()).for_each(|b| beyond_section(&mut page, b));
     evaluation.direct.iter().for_each(|direct| direct_section(&mut page, direct));
-    evaluation.profile.iter().for_each(|profile| waterfall_section(&mut page, profile));
+    evaluation.profile.iter().for_each(|profile| waterfall_section(&mut page, profile, evaluation.probe.as_ref()));
     kpi_section(&mut page, &evaluation.kpis);
     evaluation.quality.iter().for_each(|quality| quality_section(&mut page, quality));
     machine_section(&mut page, evaluation);
@@ -223,7 +224,7 @@ fn beyond_section(page: &mut String, beyond: &Beyond) {
     page.push_str("</section>\n");
 }
 
-fn waterfall_section(page: &mut String, profile: &Profile) {
+fn waterfall_section(page: &mut String, profile: &Profile, probe: Option<&Probe>) {
     let _ = writeln!(
         page,
         "<section><h2>Where a decode step goes</h2><p>From the step the evaluator timed ({} µs) down to the least it could \
@@ -244,6 +245,9 @@ fn waterfall_section(page: &mut String, profile: &Profile) {
         format!("<tr>{}</tr>", cells.iter().map(|c| cell(c)).collect::<String>())
     });
     table(page, &["op", "time, µs", "floor, µs", "share", "bytes"], rows);
+    if let Some(probe) = probe {
+        page.push_str(&plots::roofline(profile, probe));
+    }
     page.push_str("</section>\n");
 }
 

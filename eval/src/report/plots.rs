@@ -186,6 +186,61 @@ pub(super) fn waterfall(profile: &Profile) -> String {
     svg.finish("A decode step from its time down to its floor")
 }
 
+/// The roofline of a decode step: measured roofs, each op a dot sized by its time.
+pub(super) fn roofline(profile: &Profile, probe: &Probe) -> String {
+    let (left, right, top, bottom) = (56.0, 700.0, 16.0, 236.0);
+    let limits = probe.limits(probe.machine.cores);
+    let peak = limits.arithmetic.iter().map(|a| a.ops_s).fold(0.0, f64::max);
+    let ops: Vec<(&str, f64, f64, f64)> = profile
+        .ops
+        .iter()
+        .filter(|op| op.bytes > 0 && op.flops > 0 && op.time_us > 0.0)
+        .map(|op| (op.op.as_str(), op.flops as f64 / op.bytes as f64, op.flops as f64 / op.time_us * 1e6, op.time_us))
+        .collect();
+    let dots = ops.iter().map(|op| op.1);
+    let (low, high) = (dots.clone().fold(0.25, f64::min).log2().floor(), dots.fold(64.0, f64::max).log2().ceil());
+    let lowest = ops.iter().map(|op| op.2).fold(peak / 1e4, f64::min).max(1.0).log10().floor();
+    let highest = (peak * 1.3).max(10.0).log10();
+    let x = |intensity: f64| left + (right - left) * (intensity.log2() - low) / (high - low).max(1.0);
+    let y = |ops_s: f64| bottom - (bottom - top) * (ops_s.max(1.0).log10() - lowest) / (highest - lowest).max(0.1);
+    let mut svg = Svg::new(270.0);
+    for power in lowest as i32..=highest as i32 {
+        svg.line("grid", (left, y(10f64.powi(power))), (right, y(10f64.powi(power))));
+        svg.text("tick end", (left - 8.0, y(10f64.powi(power)) + 4.0), &rate(10f64.powi(power) / 1e9));
+    }
+    for power in low as i32..=high as i32 {
+        svg.text("tick middle", (x(2f64.powi(power)), bottom + 18.0), &format!("{}", 2f64.powi(power)));
+    }
+    for point in probe.by_level() {
+        let roof = |intensity: f64| (intensity * point.bytes_s.median).min(peak);
+        let knee = (peak / point.bytes_s.median).clamp(2f64.powf(low), 2f64.powf(high));
+        let line: Vec<(f64, f64)> =
+            [2f64.powf(low), knee, 2f64.powf(high)].map(|intensity| (x(intensity), y(roof(intensity)))).into();
+        svg.path("curve thin", &line);
+        svg.text("faint", (x(2f64.powf(low)) + 4.0, y(roof(2f64.powf(low))) - 5.0), point.level.label());
+    }
+    let longest = ops.iter().map(|op| op.3).fold(1.0, f64::max);
+    let mut taken: Vec<f64> = Vec::new();
+    for (name, intensity, ops_s, time_us) in &ops {
+        let size = 4.0 + 10.0 * (time_us / longest).sqrt();
+        svg.dot("point", (x(*intensity), y(*ops_s)), size, &format!("{name}: {} µs a step", rate(*time_us)));
+        if *time_us > longest / 20.0 {
+            let mut at = y(*ops_s) + 4.0;
+            while taken.iter().any(|other| (other - at).abs() < 14.0) {
+                at += 14.0;
+            }
+            taken.push(at);
+            svg.text("label", (x(*intensity) + size + 4.0, at), &name.replace('_', " "));
+        }
+    }
+    svg.text(
+        "tick",
+        (left, bottom + 34.0),
+        "operations a byte; height: Gop/s; lines: what this machine was measured to do",
+    );
+    svg.finish("Roofline of a decode step")
+}
+
 /// Tokens a second by requests side by side.
 pub(super) fn widths(widths: &[WidthSpeed]) -> String {
     const ROW: f64 = 28.0;

@@ -339,6 +339,55 @@ fn an_evaluation_survives_json_and_has_a_schema() {
     assert!(schema["properties"]["quality"].is_object());
 }
 
+/// The schema of `evaluation.json`, published; `CRIT_BLESS=1` writes it anew.
+#[test]
+fn the_published_schema_is_this_one() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/evaluation.schema.json");
+    let schema = serde_json::to_value(schemars::schema_for!(Evaluation)).unwrap();
+    if std::env::var_os("CRIT_BLESS").is_some() {
+        std::fs::write(&path, serde_json::to_string(&schema).unwrap() + "\n").unwrap();
+    }
+    let kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(kept, schema, "docs/reference/evaluation.schema.json is another; CRIT_BLESS=1 writes it anew");
+}
+
+/// Looked at in a browser, if there is one: it renders in light and in dark, and they differ.
+#[test]
+fn a_browser_shows_it_in_light_and_dark() {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let there =
+        |name: &&str| std::process::Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
+    let Some(browser) = names.iter().find(|name| there(name)) else {
+        skipped("a browser looks at the report", "no chromium here");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("report.html");
+    std::fs::write(&page, html(&evaluation())).unwrap();
+    let shot = |scheme: u8| {
+        let image = dir.path().join(format!("{scheme}.png"));
+        let done = std::process::Command::new(browser)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1000,3000"])
+            .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+            .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+            .arg(format!("--screenshot={}", image.display()))
+            .arg(format!("file://{}", page.display()))
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        std::fs::read(image).unwrap()
+    };
+    let (dark, light) = (shot(0), shot(1));
+    // A page that failed to render is a blank one, which compresses to a few kilobytes.
+    assert!(dark.len() > 50_000 && light.len() > 50_000, "{} and {} bytes", dark.len(), light.len());
+    assert_ne!(dark, light);
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn skipped(what: &str, why: &str) {
+    eprintln!("skipped: {what}: {why}");
+}
+
 #[test]
 fn nothing_measured_is_said_so() {
     let empty = Evaluation { probe: None, served: None, quality: None, ..evaluation() };

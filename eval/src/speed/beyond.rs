@@ -3,7 +3,7 @@
 //!
 //! None of it enters the score; all of it is shown, so that an engine made for the six prompts is seen to be that.
 
-use super::served::{Client, PromptSpeed, ServedContext, measure_prompt};
+use super::served::{Client, PromptSpeed, ServedContext, measure_prompt, measure_repeats};
 use super::suite::Prompt;
 use crate::Progress;
 use crate::ceiling::Share;
@@ -208,7 +208,9 @@ fn full_context(
         }
     };
     progress(&format!("speed: decoding behind about {wanted} tokens"));
-    let measured = measure_prompt(client, &Prompt { name: "full_context", content }, context, progress)?;
+    // Once: a long prompt takes long, and a depth's figure is no score.
+    let prompt = Prompt { name: "full_context", content };
+    let measured = measure_repeats(client, &prompt, 1, context, progress)?;
     let (Some(decode), Some(first)) = (measured.decode_tok_s, measured.first_token_ms) else { return Ok(None) };
     Ok(Some(DepthSpeed {
         depth: measured.prompt_tokens,

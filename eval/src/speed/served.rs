@@ -274,10 +274,21 @@ pub(super) fn measure_prompt(
     context: &mut ServedContext<'_>,
     progress: Progress<'_>,
 ) -> Result<PromptSpeed, EvalError> {
+    measure_repeats(client, prompt, client.options.repeats.max(1), context, progress)
+}
+
+/// The same with so many repeats.
+pub(super) fn measure_repeats(
+    client: &mut Client<'_>,
+    prompt: &Prompt,
+    repeats: u32,
+    context: &mut ServedContext<'_>,
+    progress: Progress<'_>,
+) -> Result<PromptSpeed, EvalError> {
     progress(&format!("speed: {}", prompt.name));
     let one_token_s = client.run(prompt, 1, context)?.end_s;
     let mut samples = Samples::default();
-    for _ in 0..client.options.repeats.max(1) {
+    for _ in 0..repeats {
         let before = read_stats(context)?;
         let run = client.run(prompt, client.options.generate_tokens, context)?;
         let after = read_stats(context)?;

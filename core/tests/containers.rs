@@ -52,6 +52,26 @@ fn settings_in_a_file_of_their_own_are_honoured() {
     assert_eq!(Checkpoint::open(folder.path()).unwrap().tensor(name).unwrap().to_f32(), values);
 }
 
+#[test]
+fn layouts_that_are_not_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&fixtures().join("quant/ct-mxfp4"), folder.path());
+    for (key, format) in [("format", "marlin-24"), ("sparsity_config", "sparse-24-bitmask")] {
+        edit(&folder.path().join("config.json"), |config| {
+            let settings = config["quantization_config"].as_object_mut().unwrap();
+            settings.insert(key.into(), if key == "format" { json!(format) } else { json!({"format": format}) });
+        });
+        let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("not supported; supported: float-quantized"), "{error}");
+        edit(&folder.path().join("config.json"), |config| {
+            config["quantization_config"]["format"] = json!("mxfp4-pack-quantized");
+        });
+    }
+    edit(&folder.path().join("config.json"), |config| config["quantization_config"]["quant_method"] = json!("own"));
+    let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("quantisation method `own` is not supported; supported: "), "{error}");
+}
+
 /// A pickle of protocol 2, opcode by opcode.
 #[derive(Default)]
 struct Pickle(Vec<u8>);

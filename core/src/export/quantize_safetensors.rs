@@ -56,20 +56,27 @@ enum Content {
 
 impl Job<'_> {
     pub(super) fn safetensors(&self, method: Method) -> Result<Made, ExportError> {
-        if self.checkpoint.container() != Container::Safetensors {
+        if self.checkpoint.container() == Container::Gguf {
             return Err(ExportError::unsupported(
                 "a GGUF file keeps values in an order of its own, which safetensors have no place for",
                 "quantise from the model's safetensors checkpoint",
             ));
         }
+        let names_as_stored = self.checkpoint.container() == Container::Safetensors;
+        // Other containers' own names are the exporter's or have a wrapper's prefix.
+        let name_of = |tensor: &StoredTensor| match names_as_stored {
+            true => tensor.stored_name().to_string(),
+            false => tensor.name().to_string(),
+        };
         let tensors: Vec<&StoredTensor> = self.checkpoint.tensors().collect();
         let fates = tensors.iter().map(|tensor| fate(method, tensor)).collect::<Result<Vec<Fate>, _>>()?;
         let mut entries = Vec::new();
         for (tensor, fate) in tensors.iter().zip(&fates) {
-            let (name, module) = (tensor.stored_name(), module(tensor));
+            let name = name_of(tensor);
+            let module = module(tensor, &name);
             match fate {
                 Fate::Copied => entries.push(Entry {
-                    name: name.into(),
+                    name,
                     dtype: tensor.dtype().name(),
                     shape: tensor.shape().to_vec(),
                     bytes: tensor.bytes().len() as u64,
@@ -102,13 +109,12 @@ impl Job<'_> {
         let mut kept = vec!["lm_head".to_string()];
         let mut notes = Vec::new();
         for (tensor, fate) in tensors.iter().zip(fates) {
-            let mut note =
-                TensorNote { name: tensor.stored_name().into(), stored: self.scheme.name.into(), relative_error: 0.0 };
+            let mut note = TensorNote { name: name_of(tensor), stored: self.scheme.name.into(), relative_error: 0.0 };
             let mut slot = || slots.next().ok_or(ExportError::Worker);
             contents.push(match fate {
                 Fate::Copied => {
                     note.stored = tensor.stored_as().into();
-                    let name = module(tensor);
+                    let name = module(tensor, &name_of(tensor));
                     if is_matrix(tensor) && !kept.contains(&name) {
                         kept.push(name);
                     }
@@ -180,8 +186,7 @@ impl Job<'_> {
 }
 
 /// What the names of a tensor's parts begin with: its module, or its own name where it is no module's weight.
-fn module(tensor: &StoredTensor) -> String {
-    let name = tensor.stored_name();
+fn module(tensor: &StoredTensor, name: &str) -> String {
     match tensor.name().ends_with(".weight") {
         true => name.rsplit_once('.').map_or(name, |(module, _)| module).into(),
         false => name.strip_suffix("_blocks").unwrap_or(name).into(),

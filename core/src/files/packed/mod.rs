@@ -135,6 +135,7 @@ pub(super) fn gather(
 ) -> Result<BTreeMap<String, StoredTensor>, FileError> {
     let Some(settings) = settings(config)? else { return Ok(tensors) };
     check_sizes(&settings)?;
+    check_layout(path, &settings)?;
     let mut tensors = Tensors(tensors);
     let mut known = false;
     for format in FORMATS.iter().filter(|format| (format.detect)(&settings)) {
@@ -155,6 +156,26 @@ pub(super) fn gather(
 /// Whether `config` says how its weights are quantised.
 pub(super) fn is_stated(config: &Config) -> Result<bool, FileError> {
     Ok(settings(config)?.is_some())
+}
+
+/// Layouts of compressed-tensors that are for one device or leave values out, sorted.
+const UNREAD_LAYOUTS: &[&str] = &["marlin-24", "sparse-24-bitmask", "sparse-bitmask"];
+
+/// That no layout is stated that is known and not read: its tensors could be taken for another's.
+fn check_layout(path: &Path, settings: &Config) -> Result<(), FileError> {
+    let sparse = settings.get("sparsity_config").and_then(|config| config.get("format"));
+    let stated = [settings.get("format"), sparse].into_iter().flatten().filter_map(serde_json::Value::as_str);
+    let mut stated = stated.filter(|_| is_compressed_tensors(settings));
+    match stated.find(|format| UNREAD_LAYOUTS.contains(format)) {
+        Some(format) => Err(FileError::Unsupported {
+            path: path.into(),
+            what: format!("the layout `{format}` of compressed-tensors"),
+            supported: "float-quantized int-quantized mxfp4-pack-quantized mxfp8-quantized naive-quantized \
+                        nvfp4-pack-quantized pack-quantized and mixtures of them"
+                .into(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// That the sizes of groups and blocks can be some; -1 stands for whole rows.

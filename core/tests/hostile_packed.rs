@@ -65,7 +65,7 @@ fn change(parts: &mut [Part], which: usize, kind: u8, by: usize) {
         0 => {
             let dtype = DTYPES[by % DTYPES.len()];
             let row = part.shape.pop().unwrap_or(1) * size(&part.dtype);
-            if row % size(dtype) == 0 {
+            if row.is_multiple_of(size(dtype)) {
                 part.shape.push(row / size(dtype));
                 part.dtype = dtype.into();
             } else {

@@ -1,0 +1,254 @@
+// Products of few activations with a weight: y[m][n] = sum_k w[n][k] x[m][k], once through the weight.
+//
+// A block takes a run of rows. TPR of its 256 working threads share a row, each with the same NCH chunks of every row, so
+// the activation stays in registers as `Piece`s; 256 / TPR rows go on at a time. Partial sums of warps meet in shared
+// memory and are added in a fixed order: the same bits at every run and for every number of activations.
+// Two ways to fetch: `gemv_stream` (compute capability 9.0 on) has one more warp copy whole rows into a ring of
+// stages, beginning before the kernel's inputs are there; `gemv_plain` reads global memory where it computes.
+#pragma once
+#include "forms.cuh"
+
+struct GemvArgs {
+    const u8* w;             // rows of `row_bytes`
+    const void* x;           // [M] activations, f32 or bf16
+    const float* norm;       // weight of an rms norm before the product, or null
+    const float* bias;       // [rows], or null
+    const float* residual;   // added to the scaled product, or null
+    void* out;
+    u64 residual_stride, out_stride, x_stride;
+    u32 rows;                // rows of out; with a gate the weight has twice as many: gate rows, then up rows
+    u32 row_bytes, k, chunks, columns;
+    int x_f32, out_f32;
+    int gate;                // activation of the gate, or -1
+    float eps, scale;
+    // Experts: block row y works on choice y; `chosen` [choices] names the expert whose weight it is, 0 means all the same.
+    const float* chosen;
+    u64 expert_bytes;
+    u32 experts, per_x;      // choices that read the same x
+    u32 top_k, chosen_stride;
+};
+
+// The arguments of block row y.
+DEV GemvArgs of_choice(GemvArgs a) {
+    if (a.chosen) {
+        u32 y = blockIdx.y;
+        // Rows that pad a step name anything: they must only not lead astray.
+        float named = a.chosen[(u64)(y / a.top_k) * a.chosen_stride + y % a.top_k];
+        u32 expert = named >= 0.0f && named < (float)a.experts ? (u32)named : 0;
+        a.w += expert * a.expert_bytes;
+        u64 x = (u64)(y / a.per_x) * a.x_stride;
+        a.x = a.x_f32 ? (const void*)((const float*)a.x + x) : (const void*)((const bf16*)a.x + x);
+        u64 o = (u64)y * a.out_stride;
+        a.out = a.out_f32 ? (void*)((float*)a.out + o) : (void*)((bf16*)a.out + o);
+    }
+    return a;
+}
+
+template <class F, int TPR, int NCH, int M> struct Activations {
+    typename F::Piece piece[M][NCH];
+    MEM void load(const GemvArgs& a, u32 lane, bool counts, float* part) {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float values[NCH][F::ELEMS];
+            float squares = 0.0f;
+#pragma unroll
+            for (int c = 0; c < NCH; c++) {
+                u32 chunk = c * TPR + lane;
+                bool there = chunk < a.chunks && m < a.columns;
+#pragma unroll
+                for (int i = 0; i < F::ELEMS; i += 8) {
+                    u64 at = m * a.x_stride + (u64)chunk * F::ELEMS + i;
+                    if (!there) {
+#pragma unroll
+                        for (int j = 0; j < 8; j++) values[c][i + j] = 0.0f;
+                    } else if (a.x_f32) load8((const float*)a.x + at, &values[c][i]);
+                    else load8((const bf16*)a.x + at, &values[c][i]);
+                }
+                if (a.norm)
+#pragma unroll
+                    for (int i = 0; i < F::ELEMS; i++) squares += values[c][i] * values[c][i];
+            }
+            if (a.norm) {
+                float total = sum256(counts ? squares : 0.0f, part);
+                float scale = rsqrtf(total / (float)a.k + a.eps);
+#pragma unroll
+                for (int c = 0; c < NCH; c++) {
+                    u32 chunk = c * TPR + lane;
+                    if (chunk < a.chunks)
+#pragma unroll
+                        for (int i = 0; i < F::ELEMS; i += 8) {
+                            float g[8];
+                            load8(a.norm + (u64)chunk * F::ELEMS + i, g);
+#pragma unroll
+                            for (int j = 0; j < 8; j++) values[c][i + j] *= scale * g[j];
+                        }
+                }
+            }
+#pragma unroll
+            for (int c = 0; c < NCH; c++) F::take(piece[m][c], values[c]);
+        }
+    }
+    // Sum over the 256 working threads, whatever else is in the block.
+    MEM float sum256(float v, float* part) {
+        v = warp_sum(v);
+        if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = v;
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += part[i];
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+        return sum;
+    }
+};
+
+// Sums of warps to results: thread i takes result i, i + 256, ...
+template <int WPR, int M> DEV void gemv_finish(const GemvArgs& a, const float* sums, u32 first, u32 n) {
+    for (u32 i = threadIdx.x; i < n * M; i += 256) {
+        u32 row = i / M, m = i % M;
+        if (m >= a.columns) continue;
+        u32 kinds = a.gate >= 0 ? 2 : 1;
+        float y[2];
+        for (u32 kind = 0; kind < kinds; kind++) {
+            const float* p = sums + ((u64)(kind * n + row) * M + m) * WPR;
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WPR; w++) sum += p[w];
+            y[kind] = sum + (a.bias ? a.bias[kind * a.rows + first + row] : 0.0f);
+        }
+        float value = kinds == 2 ? activate(a.gate, y[0]) * y[1] : y[0];
+        u64 at = m * a.out_stride + first + row;
+        if (a.residual) value = a.residual[m * a.residual_stride + first + row] + a.scale * value;
+        if (a.out_f32) ((float*)a.out)[at] = value; else ((bf16*)a.out)[at] = from_f<bf16>(value);
+    }
+}
+
+#if __CUDA_ARCH__ >= 900
+DEV u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+DEV void barrier_init(u64* b, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(count) : "memory"); }
+DEV void barrier_arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory"); }
+DEV void barrier_expect(u64* b, u32 bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory"); }
+DEV void barrier_wait(u64* b, u32 phase) {
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra AGAIN;\nDONE:\n}"
+        ::"r"(shared_at(b)), "r"(phase) : "memory");
+}
+DEV void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        ::"r"(shared_at(to)), "l"(from), "r"(bytes), "r"(shared_at(b)) : "memory");
+}
+
+// 288 threads: 256 that compute, a warp that copies. RS rows a stage, NST stages.
+template <class F, int TPR, int NCH, int M, int RS, int NST> DEV void gemv_stream(const GemvArgs& a) {
+    extern __shared__ __align__(128) u8 smem[];
+    __shared__ __align__(8) u64 full[NST], empty[NST];
+    __shared__ float part[8];
+    const int RG = 256 / TPR, WPR = TPR / 32;
+    dependents_may_start();
+    u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
+    u32 kinds = a.gate >= 0 ? 2 : 1, per = RS / kinds, turns = (n + per - 1) / per;
+    u32 stage_bytes = RS * a.row_bytes;
+    float* sums = (float*)(smem + NST * stage_bytes);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < NST; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8); }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x >= 256) {
+        if (threadIdx.x == 256) {
+            for (u32 turn = 0; turn < turns; turn++) {
+                u32 s = turn % NST;
+                if (turn >= NST) barrier_wait(&empty[s], (turn / NST + 1) & 1);
+                u32 row = first + turn * per, count = min(per, end - row), bytes = count * a.row_bytes;
+                barrier_expect(&full[s], bytes * kinds);
+                bulk_copy(smem + s * stage_bytes, a.w + (u64)row * a.row_bytes, bytes, &full[s]);
+                if (kinds == 2) bulk_copy(smem + s * stage_bytes + per * a.row_bytes, a.w + (u64)(a.rows + row) * a.row_bytes, bytes, &full[s]);
+            }
+        }
+        return;
+    }
+    u32 lane = threadIdx.x % TPR, group = threadIdx.x / TPR;
+    Activations<F, TPR, NCH, M> x;
+    wait_for_inputs();
+    x.load(a, lane, group == 0, part);
+    for (u32 turn = 0; turn < turns; turn++) {
+        u32 s = turn % NST;
+        barrier_wait(&full[s], (turn / NST) & 1);
+        u32 count = min(per, n - turn * per);
+#pragma unroll
+        for (int r = 0; r < RS; r += RG) {
+            u32 in_stage = r + group, kind = kinds == 2 && 2 * in_stage >= RS, in_kind = in_stage - kind * per;
+            float acc[M];
+#pragma unroll
+            for (int m = 0; m < M; m++) acc[m] = 0.0f;
+            if (in_kind < count) {
+                const u8* row = smem + s * stage_bytes + in_stage * a.row_bytes;
+#pragma unroll
+                for (int c = 0; c < NCH; c++) {
+                    u32 chunk = c * TPR + lane;
+                    if (chunk < a.chunks) {
+                        typename F::Chunk w = F::load(row, a.k, chunk);
+#pragma unroll
+                        for (int m = 0; m < M; m++) acc[m] += F::dot(w, x.piece[m][c]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < M; m++) acc[m] = warp_sum(acc[m]);
+            if ((lane & 31) == 0 && in_kind < count)
+#pragma unroll
+                for (int m = 0; m < M; m++) sums[((kind * n + turn * per + in_kind) * M + m) * WPR + lane / 32] = acc[m];
+        }
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[s]);
+    }
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    gemv_finish<WPR, M>(a, sums, first, n);
+}
+#endif
+
+// 256 threads; RU rows of a group in flight.
+template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const GemvArgs& given) {
+    extern __shared__ __align__(128) u8 smem[];
+    __shared__ float part[8];
+    const int RG = 256 / TPR, WPR = TPR / 32;
+    dependents_may_start();
+    float* sums = (float*)smem;
+    u32 lane = threadIdx.x % TPR, group = threadIdx.x / TPR;
+    Activations<F, TPR, NCH, M> x;
+    wait_for_inputs();
+    GemvArgs a = of_choice(given);
+    u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
+    x.load(a, lane, group == 0, part);
+    for (u32 kind = 0; kind < (a.gate >= 0 ? 2u : 1u); kind++)
+        for (u32 base = group * RU; base < n + RU; base += RG * RU) {
+            if (base >= n) break;
+            const u8* rows = a.w + (u64)(kind * a.rows + first + base) * a.row_bytes;
+            float acc[RU][M];
+#pragma unroll
+            for (int r = 0; r < RU; r++)
+#pragma unroll
+                for (int m = 0; m < M; m++) acc[r][m] = 0.0f;
+#pragma unroll
+            for (int c = 0; c < NCH; c++) {
+                u32 chunk = c * TPR + lane;
+                if (chunk < a.chunks) {
+                    typename F::Chunk w[RU];
+#pragma unroll
+                    for (int r = 0; r < RU; r++) w[r] = F::load(rows + (u64)min((u32)r, n - 1 - base) * a.row_bytes, a.k, chunk);
+#pragma unroll
+                    for (int r = 0; r < RU; r++)
+#pragma unroll
+                        for (int m = 0; m < M; m++) acc[r][m] += F::dot(w[r], x.piece[m][c]);
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < RU; r++)
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    float sum = warp_sum(acc[r][m]);
+                    if ((lane & 31) == 0 && base + r < n) sums[((kind * n + base + r) * M + m) * WPR + lane / 32] = sum;
+                }
+        }
+    __syncthreads();
+    gemv_finish<WPR, M>(a, sums, first, n);
+}

@@ -1,0 +1,3 @@
+//! Backends other than the embedded CPU one.
+
+pub mod cuda;

@@ -6,6 +6,9 @@
 
 use crit_core::model::Model;
 use crit_core::runtime::{Executor, StepBatch};
+use crit_kernels::backend::cuda::probe::{Probe, median};
+use crit_kernels::backend::cuda::unit::gemv::{Spec, Way};
+use crit_kernels::backend::cuda::weights::Form;
 use crit_kernels::backend::cuda::{CudaExecutor, CudaOptions, build};
 use std::time::Instant;
 
@@ -35,8 +38,48 @@ fn args() -> Args {
     out
 }
 
+/// Limits, and products of few activations in a chain, cut in several ways.
+fn kernels() {
+    let probe = Probe::open(0).unwrap_or_else(|e| panic!("{e}"));
+    let read = median(&probe.read_bytes_s(8 << 30, 10).unwrap_or_default());
+    println!("read {:.3} TB/s, copy {:.3} TB/s", read / 1e12, median(&probe.copy_bytes_s(4 << 30, 10).unwrap_or_default()) / 1e12);
+    for early in [false, true] {
+        println!("node {:.2} us, early {early}", median(&probe.node_s(early, 10).unwrap_or_default()) * 1e6);
+    }
+    for form in [Form::Bf16, Form::Q8, Form::Q4K, Form::Q6K] {
+        for (rows, k, gated) in [(4096, 4096, false), (6144, 4096, false), (24576, 4096, true), (4096, 12288, false), (151_936, 4096, false)] {
+            let mut line = format!("{:5} {rows:6}x{k:5}", form.name());
+            let Some(spec) = Spec::choose(form, k, 1, true, gated) else { continue };
+            let mut ways = vec![Way::Plain, spec.way];
+            match spec.way {
+                Way::Cores { .. } => ways.extend([3, 4, 8, 11].map(|stages| Way::Cores { stages })),
+                Way::Stream { rows: step, .. } => {
+                    let row_bytes = form.row_bytes(k);
+                    let more = [(step, 3), (2 * step, 3), (2 * step, 5), (4 * step, 2), (4 * step, 4)];
+                    let fits = more.into_iter().filter(|(rows, stages)| rows * stages * row_bytes <= 190 << 10);
+                    ways.extend(fits.map(|(rows, stages)| Way::Stream { rows, stages }));
+                }
+                Way::Plain => {}
+            }
+            for way in ways {
+                let plain = Spec::choose(form, k, 1, false, gated).unwrap_or(spec);
+                let way = Spec { way, columns: 1, ..if way == Way::Plain { plain } else { spec } };
+                for early in [false, true] {
+                    let rate = probe.gemv_bytes_s(way, (rows, k), (gated, k == 4096, early), 5);
+                    let rate = rate.map_or(f64::NAN, |rates| median(&rates));
+                    line += &format!(" {:?}{}:{:.1}%", way.way, if early { "e" } else { "" }, rate / read * 100.0);
+                }
+            }
+            println!("{line}");
+        }
+    }
+}
+
 fn main() {
     let args = args();
+    if args.model == "kernels" {
+        return kernels();
+    }
     let start = Instant::now();
     let model = Model::open(args.model.as_ref()).unwrap_or_else(|e| panic!("{e}")).without_draft();
     let longest = args.depths.iter().chain(&args.prefills).max().copied().unwrap_or(0) + 256;
@@ -59,11 +102,6 @@ fn main() {
 
 fn ids(n: usize, vocab: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) % vocab as u32).collect()
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn blocks(engine: &CudaExecutor, slot: usize) -> Vec<u32> {
@@ -95,7 +133,7 @@ fn decode(engine: &mut CudaExecutor, depth: usize, width: usize, profile: bool) 
         engine.step(&batch, &mut logits).unwrap_or_else(|e| panic!("{e}"));
         times.push(start.elapsed().as_secs_f64());
     }
-    let time = median(times.split_off(8));
+    let time = median(&times.split_off(8));
     println!("decode depth {depth} batch {width}: {:.1} tok/s, {:.0} us a step", width as f64 / time, time * 1e6);
     if profile {
         engine.last_step_times().iter().for_each(|t| println!("    {:24} {:8} us", t.op, t.time_us));
@@ -109,7 +147,7 @@ fn prefill(engine: &mut CudaExecutor, tokens: usize, profile: bool) {
         fill(engine, tokens, 0);
         times.push(start.elapsed().as_secs_f64());
     }
-    let time = median(times.split_off(1));
+    let time = median(&times.split_off(1));
     println!("prefill {tokens}: {:.0} tok/s, {:.2} ms", tokens as f64 / time, time * 1e3);
     if profile {
         engine.last_step_times().iter().for_each(|t| println!("    {:24} {:8} us", t.op, t.time_us));

@@ -20,7 +20,7 @@ macro_rules! files {
 
 /// The kernel files.
 pub const FILES: &[(&str, &str)] =
-    files!["attend.cuh", "crit.cuh", "elementwise.cu", "forms.cuh", "gemv.cuh", "heads.cu", "moe.cu", "probe.cu", "unpack.cu"];
+    files!["attend.cuh", "crit.cuh", "elementwise.cu", "forms.cuh", "gemv.cuh", "heads.cu", "heads.cuh", "moe.cu", "probe.cu", "unpack.cu"];
 
 /// The text of a kernel file with its includes in place, each once.
 ///

@@ -304,7 +304,7 @@ impl CudaExecutor {
         }
         let tiles = self.many.fill(batch, 0, self.block_stride);
         self.many.upload(batch.seqs.len(), self.block_stride, self.device.stream)?;
-        let cx = self.cx(&self.many, (n, batch.rows.len()), tiles);
+        let cx = self.cx(&self.many, (n, batch.rows.len()), tiles, batch.seqs.len() == n);
         if !self.profile {
             return self.units.iter().try_for_each(|unit| unit.enqueue(&cx));
         }
@@ -319,7 +319,7 @@ impl CudaExecutor {
         if let Some(graph) = self.graphs.get(&width) {
             return graph.launch();
         }
-        let cx = self.cx(&self.few, (width, width), 0);
+        let cx = self.cx(&self.few, (width, width), 0, true);
         let enqueue = || self.units.iter().try_for_each(|unit| unit.enqueue(&cx));
         if !self.warm.contains(&width) {
             enqueue()?;
@@ -332,7 +332,7 @@ impl CudaExecutor {
         Ok(())
     }
 
-    fn cx<'a>(&'a self, room: &Room, (tokens, wanted): (usize, usize), tiles: usize) -> Cx<'a> {
+    fn cx<'a>(&'a self, room: &Room, (tokens, wanted): (usize, usize), tiles: usize, one_each: bool) -> Cx<'a> {
         Cx {
             queue: self.queue,
             functions: &self.functions,
@@ -340,6 +340,7 @@ impl CudaExecutor {
             tables: room.tables(self.block_stride),
             tokens,
             wanted,
+            one_each,
             tiles: (room.tiles(), tiles),
         }
     }

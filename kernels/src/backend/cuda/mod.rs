@@ -21,6 +21,7 @@ pub mod graph;
 pub mod launch;
 pub mod memory;
 pub mod plan;
+pub mod probe;
 pub mod strategy;
 pub mod unit;
 pub mod weights;

@@ -12,7 +12,7 @@ use super::memory::{Buffer, Ledger, Purpose};
 use super::strategy::Strategy;
 use super::unit::attention::{Attend, AttendArgs, HeadArgs, Heads, SPLIT_TOKENS, SPLITS};
 use super::unit::elementwise::GatedAct;
-use super::unit::gemv::{MOST_COLUMNS, Spec};
+use super::unit::gemv::{COLUMNS, Spec};
 use super::unit::norm::RmsNorm;
 use super::unit::project::{Before, Gate, Group, Project};
 use super::unit::{KernelId, Place, Unit};
@@ -72,9 +72,17 @@ impl Book {
     /// An attention kernel for heads of these sizes.
     pub fn attend(&mut self, way: &str, bounds: &str, (dim_k, dim_v): (usize, usize), shared: u32) -> KernelId {
         let name = format!("attend_{way}_{dim_k}_{dim_v}");
-        let sizes = if way == "plain" { String::new() } else { format!("<{dim_k}, {dim_v}>") };
         let head = format!("extern \"C\" __global__ void __launch_bounds__({bounds}) {name}");
-        let text = format!("{head}(const __grid_constant__ AttendArgs a, Tables t) {{ attend_{way}{sizes}(a, t); }}\n");
+        let text = match way {
+            "plain" => format!("{head}(const __grid_constant__ AttendArgs a, Tables t) {{ attend_plain(a, t); }}\n"),
+            "own" => format!(
+                "{head}(const __grid_constant__ AttendArgs a, const __grid_constant__ HeadsArgs h, Tables t) \
+                 {{ attend_few<{dim_k}, {dim_v}, true>(a, h, t); }}\n"
+            ),
+            way => format!(
+                "{head}(const __grid_constant__ AttendArgs a, Tables t) {{ attend_{way}<{dim_k}, {dim_v}>(a, t); }}\n"
+            ),
+        };
         self.attends.insert(name.clone(), text);
         self.kernel(&name, shared)
     }
@@ -553,16 +561,18 @@ impl<'a> Planner<'a> {
         let rows = if gated { matrix.rows / 2 } else { matrix.rows };
         let input = self.places[self.nodes[run.start].1.reads[0].at()];
         let mut few = Vec::new();
-        for columns in [1, 2, MOST_COLUMNS] {
+        for columns in COLUMNS {
             let Some(spec) = Spec::choose(matrix.form, matrix.k, columns, stream, gated)
                 .or_else(|| Spec::choose(matrix.form, matrix.k, columns, false, gated))
                 .filter(|_| input.aligned())
             else {
                 continue;
             };
+            // The tensor-core kernel takes any number of activations, for which it needs room.
+            let spec = Spec { columns, ..spec };
             let grid = spec.grid(rows, self.device.facts.multiprocessors);
             let shared = spec.shared(rows, gated, matrix.row_bytes, grid);
-            if shared <= self.device.facts.shared_bytes {
+            if shared + 16384 <= self.device.facts.shared_bytes {
                 few.push((columns, spec, self.book.gemv(spec, shared)));
             }
         }
@@ -637,6 +647,7 @@ impl<'a> Planner<'a> {
             return Ok(None);
         }
         let (q_steps, k_steps) = (of(q), of(k));
+        let (of_q, of_k) = (q_steps.clone(), k_steps.clone());
         let mut keeps = Vec::new();
         let mut parts = Vec::new();
         let (q_ptr, q_stride) = self.q_f16;
@@ -665,10 +676,20 @@ impl<'a> Planner<'a> {
         (parts[0].to, parts[0].out, parts[0].out_stride) = (1, q_ptr, q_stride as u64);
         parts.push(self.head_part(self.places[v.at()], write.heads, write.value_dim));
         self.into_pages(end, &mut parts[1..]);
+        // One table of angles serves both.
+        let angles = |steps: Vec<usize>| steps.into_iter().find_map(|i| self.op::<Rope>(i));
+        let turn_alike = angles(of_q) == angles(of_k);
         let kernel = self.heads_kernel(&parts);
         let heads = Heads { kernel, label: "heads", parts, keeps };
-        let attend = self.attend(end + 1, None)?;
-        Ok(Some((vec![Box::new(heads), Box::new(attend)], end + 2 - at)))
+        let mut attend = self.attend(end + 1, None)?;
+        let own = attend.split.is_some().then(|| {
+            let (dim_k, dim_v) = (attention.key_dim, attention.value_dim);
+            let shared = Attend::split_shared(dim_k, dim_v, attention.heads / attention.kv_heads);
+            self.book.attend("own", "128", (dim_k, dim_v), shared)
+        });
+        let own = own.filter(|_| turn_alike);
+        attend.heads = Some((heads, own));
+        Ok(Some((vec![Box::new(attend)], end + 2 - at)))
     }
 
     pub(super) fn heads_kernel(&mut self, parts: &[HeadArgs]) -> KernelId {
@@ -755,7 +776,7 @@ impl<'a> Planner<'a> {
             tiles: 0,
         };
         let cores = dim_k.is_multiple_of(64) && dim_k <= 256 && dim_v.is_multiple_of(16) && dim_v <= 256;
-        let shared = (4 * group.min(16) * dim_v * 4) as u32;
+        let shared = Attend::split_shared(dim_k, dim_v, group);
         let bounds = if dim_k.max(dim_v) <= 128 { "128, 3" } else { "128" };
         let tile_bytes = (2 * 64 * 2 * (dim_k + dim_v)) as u32;
         let split = (cores && self.on(Strategy::SplitDecode)).then(|| self.book.attend("split", "128", (dim_k, dim_v), shared));
@@ -763,7 +784,7 @@ impl<'a> Planner<'a> {
             .then(|| self.book.attend("tiled", bounds, (dim_k, dim_v), tile_bytes));
         let plain = self.book.attend("plain", "128", (dim_k, dim_v), ((dim_k + dim_v + 128) * 4) as u32);
         let convert = convert.map(|place| (self.book.kernel("map_bf16_f16", 0), place));
-        Ok(Attend { plain, split, tiled, convert, args, sinks })
+        Ok(Attend { plain, split, tiled, heads: None, convert, args, sinks })
     }
 }
 

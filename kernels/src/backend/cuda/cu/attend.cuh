@@ -4,7 +4,7 @@
 // of a head, lane q (of 4) takes elements 8q .. 8q + 7, which are its parts of two products; queries and keys agree in that
 // order, so the sum is the same. Keys and turned values (see heads.cu) are read as they lie.
 #pragma once
-#include "crit.cuh"
+#include "heads.cuh"
 
 struct AttendArgs {
     const f16* q;        // [T][q_stride]
@@ -97,13 +97,16 @@ DEV void attend_plain(const AttendArgs& a, const Tables& t) {
 
 // Few tokens: block (key/value head and up to 16 of its query heads, split, token), 4 warps, each every fourth page of the
 // split. Splits depend on the token's own context alone. The last block of a token's head to finish joins the splits.
-template <int DK, int DV> DEV void attend_split(const AttendArgs& a, const Tables& t) {
+// With OWN, for steps of one token a sequence, the block norms and turns its queries itself, and the one whose split holds the token
+// puts its key and value into the cache first; no other block of the step reads them.
+template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, const HeadsArgs& own, const Tables& t) {
     extern __shared__ __align__(16) u8 smem[];
     __shared__ float tops[4][16], totals[4][16];
+    __shared__ float part_top[32][16], part_total[32][16];
     __shared__ u32 last;
     const float none = -__int_as_float(0x7f800000);
     dependents_may_start();
-    wait_for_inputs();
+    // Tables are there before the step's first kernel, and so is all of the cache but this step's positions.
     u32 groups = (a.group + 15) / 16, kv = blockIdx.x / groups, row0 = (blockIdx.x % groups) * 16, token = blockIdx.z;
     u32 rows = min(16u, a.group - row0), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n = lane >> 2, q4 = lane & 3;
     int seq = t.seq_of[token];
@@ -115,28 +118,65 @@ template <int DK, int DV> DEV void attend_split(const AttendArgs& a, const Table
     u32 head0 = kv * a.group + row0;
     const u32* table = t.blocks + (u64)seq * t.block_stride + block0;
 
+    u32 block = split * per + warp, end = min((split + 1) * per, blocks);
+    uint4 k[2][DK / 32];
+    uint2 v[DV / 8];
+    auto fetch = [&]() {
+        const u8* page = a.pages + table[block] * a.block_bytes + kv * a.head_bytes;
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int b = 0; b < DK / 32; b++) k[j][b] = *(const uint4*)(page + (j * 8 + n) * DK * 2 + b * 64 + q4 * 16);
+#pragma unroll
+        for (int d = 0; d < DV / 8; d++) v[d] = *(const uint2*)(page + a.values_at + (d * 8 + n) * 32 + q4 * 8);
+    };
+    bool fetched = OWN && block < end && block + 1 < blocks;
+    if (fetched) fetch();
+    const f16* queries = a.q + token * a.q_stride + (u64)head0 * DK;
+    if (OWN) {
+        // Room: a head of each warp, the turned queries, cosines and sines, both norms' weights.
+        const int LONGER = DK > DV ? DK : DV;
+        float* mine = (float*)smem + warp * LONGER;
+        f16* turned = (f16*)(smem + 4 * 4 * LONGER);
+        float2* turns = (float2*)(smem + 4 * 4 * LONGER + 2 * rows * DK);
+        float* weights = (float*)(turns + DK / 2);
+        for (u32 i = threadIdx.x; i < DK; i += 128) {
+            if (own.part[0].freq && i < own.part[0].pairs) turns[i] = turn_of(own.part[0], t, seq, position, i);
+            if (own.part[0].norm) weights[i] = own.part[0].norm[i];
+            if (own.part[1].norm) weights[DK + i] = own.part[1].norm[i];
+        }
+        __syncthreads();
+        wait_for_inputs();
+        for (u32 row = warp; row < rows; row += 4) {
+            turned_head(own.part[0], t, token, head0 + row, seq, position, mine, turns, weights);
+            for (u32 i = lane; i < DK; i += 32) turned[row * DK + i] = from_f<f16>(mine[i]);
+            __syncwarp();
+        }
+        bool holds = (blocks - 1) / per == split;
+        if (holds && (warp ^ 3) < 2) {
+            const HeadArgs& h = own.part[1 + (warp ^ 3)];
+            turned_head(h, t, token, kv, seq, position, mine, turns, weights + DK);
+            put_head(h, t, token, kv, seq, position, mine);
+        }
+        __syncthreads();
+        queries = turned;
+    } else wait_for_inputs();
     uint4 q[2][DK / 32];
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int b = 0; b < DK / 32; b++) {
             u32 row = n + 8 * half;
-            q[half][b] = row < rows ? *(const uint4*)(a.q + token * a.q_stride + (u64)(head0 + row) * DK + b * 32 + q4 * 8) : make_uint4(0, 0, 0, 0);
+            q[half][b] = row < rows ? *(const uint4*)(queries + row * DK + b * 32 + q4 * 8) : make_uint4(0, 0, 0, 0);
         }
+    if (OWN) __syncthreads();
     float out[DV / 8][4], top[2] = {none, none}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int d = 0; d < DV / 8; d++) out[d][0] = out[d][1] = out[d][2] = out[d][3] = 0.0f;
 
-    for (u32 block = split * per + warp; block < min((split + 1) * per, blocks); block += 4) {
-        const u8* page = a.pages + table[block] * a.block_bytes + kv * a.head_bytes;
-        uint4 k[2][DK / 32];
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int b = 0; b < DK / 32; b++) k[j][b] = *(const uint4*)(page + (j * 8 + n) * DK * 2 + b * 64 + q4 * 16);
-        uint2 v[DV / 8];
-#pragma unroll
-        for (int d = 0; d < DV / 8; d++) v[d] = *(const uint2*)(page + a.values_at + (d * 8 + n) * 32 + q4 * 8);
+    for (; block < end; block += 4) {
+        if (!fetched) fetch();
+        fetched = false;
         float s[2][4];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -245,20 +285,40 @@ template <int DK, int DV> DEV void attend_split(const AttendArgs& a, const Table
     if (!last) return;
     __threadfence();
     const float* parts = a.partial + unit * a.splits * 16 * (DV + 2);
+    for (u32 i = threadIdx.x; i < splits * rows; i += 128) {
+        const float* p = parts + ((i / rows) * 16 + i % rows) * (DV + 2) + DV;
+        part_top[i / rows][i % rows] = __ldcg(p);
+        part_total[i / rows][i % rows] = __ldcg(p + 1);
+    }
+    __syncthreads();
+    for (u32 row = threadIdx.x; row < rows; row += 128) {
+        float most = a.sinks ? a.sinks[head0 + row] * LOG2E : none;
+        for (u32 s = 0; s < splits; s++) most = fmaxf(most, part_top[s][row]);
+        float all = a.sinks ? exp_2(a.sinks[head0 + row] * LOG2E - most) : 0.0f;
+        for (u32 s = 0; s < splits; s++) {
+            float f = exp_2(part_top[s][row] - most);
+            all += f * part_total[s][row];
+            part_top[s][row] = f;
+        }
+        for (u32 s = 0; s < splits; s++) part_top[s][row] /= all;
+    }
+    __syncthreads();
     for (u32 i = threadIdx.x; i < rows * DV; i += 128) {
         u32 row = i / DV, d = i % DV;
-        float most = a.sinks ? a.sinks[head0 + row] * LOG2E : none;
-        for (u32 s = 0; s < splits; s++) most = fmaxf(most, __ldcg(parts + (s * 16 + row) * (DV + 2) + DV));
-        float sum = 0.0f, all = a.sinks ? exp_2(a.sinks[head0 + row] * LOG2E - most) : 0.0f;
-        for (u32 s = 0; s < splits; s++) {
-            const float* p = parts + (s * 16 + row) * (DV + 2);
-            float f = exp_2(__ldcg(p + DV) - most);
-            sum += f * __ldcg(p + d);
-            all += f * __ldcg(p + DV + 1);
+        const float* p = parts + row * (DV + 2) + d;
+        float sum = 0.0f;
+        for (u32 s = 0; s < splits; s += 8) {
+            float v[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[j] = s + j < splits ? __ldcg(p + (s + j) * 16 * (DV + 2)) : 0.0f;
+#pragma unroll
+            for (int j = 0; j < 8; j++) if (s + j < splits) sum += part_top[s + j][row] * v[j];
         }
-        a.out[token * a.out_stride + (u64)(head0 + row) * DV + d] = from_f<bf16>(sum / all);
+        a.out[token * a.out_stride + (u64)(head0 + row) * DV + d] = from_f<bf16>(sum);
     }
 }
+
+template <int DK, int DV> DEV void attend_split(const AttendArgs& a, const Tables& t) { attend_few<DK, DV, false>(a, HeadsArgs(), t); }
 
 DEV void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");

@@ -21,16 +21,15 @@ template <int N> struct Codes {
         float inv = top > 0.0f ? 32512.0f / top : 0.0f;
 #pragma unroll
         for (int w = 0; w < N / 4; w++) {
-            u32 h = 0, l = 0;
+            // Added to 1.5 * 2^23 a value is rounded to a whole number, whose two's complement are the low bits.
+            u32 q[4], r[4];
 #pragma unroll
             for (int b = 0; b < 4; b++) {
-                int q = __float2int_rn(x[4 * w + b] * inv);
-                int top8 = (q + 128) >> 8;
-                h |= (u32)(top8 & 255) << (8 * b);
-                l |= (u32)((q - (top8 << 8)) & 255) << (8 * b);
+                q[b] = __float_as_uint(fmaf(x[4 * w + b], inv, 12582912.0f));
+                r[b] = q[b] + 128u;
             }
-            hi[w] = h;
-            lo[w] = l;
+            lo[w] = __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
+            hi[w] = __byte_perm(__byte_perm(r[0], r[1], 0x0051), __byte_perm(r[2], r[3], 0x0051), 0x5410);
         }
     }
     // Sum of the codes of words [from, to).

@@ -58,31 +58,30 @@ template <class F, int TPR, int NCH, int M> struct Activations {
 #pragma unroll
                 for (int i = 0; i < F::ELEMS; i += 8) {
                     u64 at = m * a.x_stride + (u64)chunk * F::ELEMS + i;
+                    float g[8];
+                    // The norm's weights are on their way with the activations.
+                    if (a.norm && there) load8(a.norm + (u64)chunk * F::ELEMS + i, g);
                     if (!there) {
 #pragma unroll
                         for (int j = 0; j < 8; j++) values[c][i + j] = 0.0f;
                     } else if (a.x_f32) load8((const float*)a.x + at, &values[c][i]);
                     else load8((const bf16*)a.x + at, &values[c][i]);
-                }
-                if (a.norm)
+                    if (a.norm && there)
 #pragma unroll
-                    for (int i = 0; i < F::ELEMS; i++) squares += values[c][i] * values[c][i];
-            }
-            if (a.norm) {
-                float total = sum256(counts ? squares : 0.0f, part);
-                float scale = rsqrtf(total / (float)a.k + a.eps);
-#pragma unroll
-                for (int c = 0; c < NCH; c++) {
-                    u32 chunk = c * TPR + lane;
-                    if (chunk < a.chunks)
-#pragma unroll
-                        for (int i = 0; i < F::ELEMS; i += 8) {
-                            float g[8];
-                            load8(a.norm + (u64)chunk * F::ELEMS + i, g);
-#pragma unroll
-                            for (int j = 0; j < 8; j++) values[c][i + j] *= scale * g[j];
+                        for (int j = 0; j < 8; j++) {
+                            squares += values[c][i + j] * values[c][i + j];
+                            values[c][i + j] *= g[j];
                         }
                 }
+            }
+            if (a.norm) {
+                // Rooms in turn, so that one barrier a sum is enough.
+                float total = sum256(counts ? squares : 0.0f, part + 8 * (m & 1));
+                float scale = rsqrtf(total / (float)a.k + a.eps);
+#pragma unroll
+                for (int c = 0; c < NCH; c++)
+#pragma unroll
+                    for (int i = 0; i < F::ELEMS; i++) values[c][i] *= scale;
             }
 #pragma unroll
             for (int c = 0; c < NCH; c++) F::take(piece[m][c], values[c]);
@@ -96,13 +95,18 @@ template <class F, int TPR, int NCH, int M> struct Activations {
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) sum += part[i];
-        asm volatile("bar.sync 1, 256;" ::: "memory");
         return sum;
     }
 };
 
+// What the thread's first result is added to.
+template <int M> DEV float gemv_residual(const GemvArgs& a, u32 first, u32 n) {
+    u32 row = threadIdx.x / M, m = threadIdx.x % M;
+    return a.residual && row < n && m < a.columns ? a.residual[m * a.residual_stride + first + row] : 0.0f;
+}
+
 // Sums of warps to results: thread i takes result i, i + 256, ...
-template <int WPR, int M> DEV void gemv_finish(const GemvArgs& a, const float* sums, u32 first, u32 n) {
+template <int WPR, int M> DEV void gemv_finish(const GemvArgs& a, const float* sums, u32 first, u32 n, float residual) {
     for (u32 i = threadIdx.x; i < n * M; i += 256) {
         u32 row = i / M, m = i % M;
         if (m >= a.columns) continue;
@@ -117,7 +121,7 @@ template <int WPR, int M> DEV void gemv_finish(const GemvArgs& a, const float* s
         }
         float value = kinds == 2 ? activate(a.gate, y[0]) * y[1] : y[0];
         u64 at = m * a.out_stride + first + row;
-        if (a.residual) value = a.residual[m * a.residual_stride + first + row] + a.scale * value;
+        if (a.residual) value = (i < 256 ? residual : a.residual[m * a.residual_stride + first + row]) + a.scale * value;
         if (a.out_f32) ((float*)a.out)[at] = value; else ((bf16*)a.out)[at] = from_f<bf16>(value);
     }
 }
@@ -137,11 +141,11 @@ DEV void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         ::"r"(shared_at(to)), "l"(from), "r"(bytes), "r"(shared_at(b)) : "memory");
 }
 
-// 288 threads: 256 that compute, a warp that copies. RS rows a stage, NST stages.
-template <class F, int TPR, int NCH, int M, int RS, int NST> DEV void gemv_stream(const GemvArgs& a) {
+// 288 threads: 256 that compute, a warp that copies. RS rows a stage, NST stages. WHOLE: every thread has NCH chunks.
+template <class F, int TPR, int NCH, int M, bool WHOLE, int RS, int NST> DEV void gemv_stream(const GemvArgs& a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ __align__(8) u64 full[NST], empty[NST];
-    __shared__ float part[8];
+    __shared__ float part[16];
     const int RG = 256 / TPR, WPR = TPR / 32;
     dependents_may_start();
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
@@ -169,47 +173,187 @@ template <class F, int TPR, int NCH, int M, int RS, int NST> DEV void gemv_strea
     u32 lane = threadIdx.x % TPR, group = threadIdx.x / TPR;
     Activations<F, TPR, NCH, M> x;
     wait_for_inputs();
+    float residual = gemv_residual<M>(a, first, n);
     x.load(a, lane, group == 0, part);
     for (u32 turn = 0; turn < turns; turn++) {
         u32 s = turn % NST;
         barrier_wait(&full[s], (turn / NST) & 1);
         u32 count = min(per, n - turn * per);
+        // Rows past the end are computed from whatever lies there, and left out.
+        float acc[RS / RG][M];
 #pragma unroll
-        for (int r = 0; r < RS; r += RG) {
-            u32 in_stage = r + group, kind = kinds == 2 && 2 * in_stage >= RS, in_kind = in_stage - kind * per;
-            float acc[M];
+        for (int r = 0; r < RS / RG; r++) {
+            const u8* row = smem + s * stage_bytes + (r * RG + group) * a.row_bytes;
 #pragma unroll
-            for (int m = 0; m < M; m++) acc[m] = 0.0f;
-            if (in_kind < count) {
-                const u8* row = smem + s * stage_bytes + in_stage * a.row_bytes;
+            for (int m = 0; m < M; m++) acc[r][m] = 0.0f;
 #pragma unroll
-                for (int c = 0; c < NCH; c++) {
-                    u32 chunk = c * TPR + lane;
-                    if (chunk < a.chunks) {
-                        typename F::Chunk w = F::load(row, a.k, chunk);
+            for (int c = 0; c < NCH; c++) {
+                u32 chunk = c * TPR + lane;
+                if (WHOLE || chunk < a.chunks) {
+                    typename F::Chunk w = F::load(row, a.k, chunk);
 #pragma unroll
-                        for (int m = 0; m < M; m++) acc[m] += F::dot(w, x.piece[m][c]);
-                    }
+                    for (int m = 0; m < M; m++) acc[r][m] += F::dot(w, x.piece[m][c]);
                 }
             }
-#pragma unroll
-            for (int m = 0; m < M; m++) acc[m] = warp_sum(acc[m]);
-            if ((lane & 31) == 0 && in_kind < count)
-#pragma unroll
-                for (int m = 0; m < M; m++) sums[((kind * n + turn * per + in_kind) * M + m) * WPR + lane / 32] = acc[m];
         }
+        // All that lies in the stage has been read.
         __syncwarp();
         if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[s]);
+#pragma unroll
+        for (int d = 16; d > 0; d >>= 1)
+#pragma unroll
+            for (int r = 0; r < RS / RG; r++)
+#pragma unroll
+                for (int m = 0; m < M; m++) acc[r][m] += __shfl_xor_sync(FULL, acc[r][m], d);
+        if ((lane & 31) == 0)
+#pragma unroll
+            for (int r = 0; r < RS / RG; r++) {
+                u32 in_stage = r * RG + group, kind = kinds == 2 && 2 * in_stage >= RS, in_kind = in_stage - kind * per;
+                if (in_kind < count)
+#pragma unroll
+                    for (int m = 0; m < M; m++) sums[((kind * n + turn * per + in_kind) * M + m) * WPR + lane / 32] = acc[r][m];
+            }
     }
     asm volatile("bar.sync 1, 256;" ::: "memory");
-    gemv_finish<WPR, M>(a, sums, first, n);
+    gemv_finish<WPR, M>(a, sums, first, n, residual);
+}
+
+// Plain forms on the tensor cores: 16 rows of the weight (with a gate 8 gate rows and their 8 up rows) times up to 8 activations
+// that lie in shared memory, so that what is left of the arithmetic is nothing beside the reading. A stage holds 512 elements of
+// each of the 16 rows; the 8 warps take 64 each, in the order that suits 16-byte loads (see attend.cuh), and their sums
+// meet at the end of the rows. Rows in a stage are 64 bytes further apart than they are long, so that no two of a load meet in a bank.
+template <class T> MEM void mma_plain(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
+template <> MEM void mma_plain<bf16>(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <> MEM void mma_plain<f16>(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+template <class T, int NST> DEV void gemv_cores(const GemvArgs& a) {
+    extern __shared__ __align__(128) u8 smem[];
+    __shared__ __align__(8) u64 full[NST], empty[NST];
+    __shared__ float part[16], sums[2][8][16][8];
+    const u32 ROW = 1024 + 64, STAGE = 16 * ROW;
+    dependents_may_start();
+    u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
+    u32 kinds = a.gate >= 0 ? 2 : 1, per = 16 / kinds, tiles = (n + per - 1) / per, slices = (a.k + 511) / 512;
+    u32 x_row = a.k * 2 + 64;
+    u8* xs = smem + NST * STAGE;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < NST; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8); }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (warp == 8) {
+        u32 s = 0, phase = 1;
+        for (u32 tile = 0; tile < tiles; tile++) {
+            u32 count = min(per, n - tile * per), in_tile = lane % per, kind = lane / per;
+            bool mine = lane < 16 && in_tile < count;
+            const u8* row = a.w + (u64)(kind * a.rows + first + tile * per + in_tile) * a.row_bytes;
+            for (u32 slice = 0; slice < slices; slice++) {
+                u32 bytes = min(1024u, a.k * 2 - slice * 1024);
+                if (tile * slices + slice >= NST) barrier_wait(&empty[s], phase);
+                if (lane == 0) barrier_expect(&full[s], bytes * count * kinds);
+                __syncwarp();
+                if (mine) bulk_copy(smem + s * STAGE + lane * ROW, row + slice * 1024, bytes, &full[s]);
+                if (++s == NST) { s = 0; phase ^= 1; }
+            }
+        }
+        return;
+    }
+    wait_for_inputs();
+    for (u32 m = 0; m < a.columns; m++) {
+        // Up to 6 chunks of 8 a thread: rows of 12288; longer ones are read twice.
+        float v[6][8];
+        float squares = 0.0f;
+        T* out = (T*)(xs + m * x_row);
+#pragma unroll
+        for (int c = 0; c < 6; c++) {
+            u32 at = (c * 256 + threadIdx.x) * 8;
+            if (at < a.k) {
+                float g[8];
+                if (a.norm) load8(a.norm + at, g);
+                if (a.x_f32) load8((const float*)a.x + m * a.x_stride + at, v[c]); else load8((const bf16*)a.x + m * a.x_stride + at, v[c]);
+                if (a.norm)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) { squares += v[c][i] * v[c][i]; v[c][i] *= g[i]; }
+            }
+        }
+        float scale = 1.0f;
+        if (a.norm) {
+            squares = warp_sum(squares);
+            if (lane == 0) part[8 * (m & 1) + warp] = squares;
+            asm volatile("bar.sync 1, 256;" ::: "memory");
+            float total = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) total += part[8 * (m & 1) + i];
+            scale = rsqrtf(total / (float)a.k + a.eps);
+        }
+#pragma unroll
+        for (int c = 0; c < 6; c++) {
+            u32 at = (c * 256 + threadIdx.x) * 8;
+            if (at < a.k)
+#pragma unroll
+                for (int i = 0; i < 8; i++) out[at + i] = from_f<T>(v[c][i] * scale);
+        }
+    }
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+    u32 g = lane >> 2, q4 = lane & 3, s = 0, phase = 0;
+    for (u32 tile = 0; tile < tiles; tile++) {
+        u32 count = min(per, n - tile * per);
+        // Thread i finishes row i / 8 for activation i % 8.
+        u32 row = threadIdx.x >> 3, m = threadIdx.x & 7, to = first + tile * per + row;
+        bool finishes = row < count && m < a.columns;
+        float residual = a.residual && finishes ? a.residual[m * a.residual_stride + to] : 0.0f;
+        float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (u32 slice = 0; slice < slices; slice++) {
+            u32 k = warp * 64, left = a.k - slice * 512;
+            barrier_wait(&full[s], phase);
+            const u8* stage = smem + s * STAGE;
+#pragma unroll
+            for (int b = 0; b < 2; b++, k += 32)
+                if (k < left) {
+                    u32 at = (k + q4 * 8) * 2;
+                    uint4 top = *(const uint4*)(stage + g * ROW + at), bottom = *(const uint4*)(stage + (g + 8) * ROW + at);
+                    uint4 x = make_uint4(0, 0, 0, 0);
+                    if (g < a.columns) x = *(const uint4*)(xs + g * x_row + slice * 1024 + at);
+                    mma_plain<T>(c, top.x, bottom.x, top.y, bottom.y, x.x, x.y);
+                    mma_plain<T>(c, top.z, bottom.z, top.w, bottom.w, x.z, x.w);
+                }
+            __syncwarp();
+            if (lane == 0) barrier_arrive(&empty[s]);
+            if (++s == NST) { s = 0; phase ^= 1; }
+        }
+        float* mine = &sums[tile & 1][warp][g][q4 * 2];
+        mine[0] = c[0];
+        mine[1] = c[1];
+        mine[8 * 8] = c[2];
+        mine[8 * 8 + 1] = c[3];
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+        if (finishes) {
+            float y[2] = {0.0f, 0.0f};
+            for (u32 kind = 0; kind < kinds; kind++) {
+#pragma unroll
+                for (int w = 0; w < 8; w++) y[kind] += sums[tile & 1][w][row + kind * 8][m];
+                if (a.bias) y[kind] += a.bias[kind * a.rows + to];
+            }
+            float value = kinds == 2 ? activate(a.gate, y[0]) * y[1] : y[0];
+            if (a.residual) value = residual + a.scale * value;
+            u64 at = m * a.out_stride + to;
+            if (a.out_f32) ((float*)a.out)[at] = value; else ((bf16*)a.out)[at] = from_f<bf16>(value);
+        }
+    }
 }
 #endif
 
 // 256 threads; RU rows of a group in flight.
 template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const GemvArgs& given) {
     extern __shared__ __align__(128) u8 smem[];
-    __shared__ float part[8];
+    __shared__ float part[16];
     const int RG = 256 / TPR, WPR = TPR / 32;
     dependents_may_start();
     float* sums = (float*)smem;
@@ -218,6 +362,7 @@ template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const Ge
     wait_for_inputs();
     GemvArgs a = of_choice(given);
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
+    float residual = gemv_residual<M>(a, first, n);
     x.load(a, lane, group == 0, part);
     for (u32 kind = 0; kind < (a.gate >= 0 ? 2u : 1u); kind++)
         for (u32 base = group * RU; base < n + RU; base += RG * RU) {
@@ -250,5 +395,5 @@ template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const Ge
                 }
         }
     __syncthreads();
-    gemv_finish<WPR, M>(a, sums, first, n);
+    gemv_finish<WPR, M>(a, sums, first, n, residual);
 }

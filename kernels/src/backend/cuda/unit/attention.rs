@@ -52,11 +52,21 @@ pub struct HeadArgs {
     pub values_at: u64,
 }
 
+/// All of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct HeadsArgs {
+pub struct HeadsArgs {
     part: [HeadArgs; 3],
     parts: u32,
+}
+
+impl HeadsArgs {
+    /// Of these runs, at most three.
+    pub fn new(parts: &[HeadArgs]) -> Self {
+        let mut all = Self { parts: parts.len() as u32, ..Self::default() };
+        all.part[..parts.len()].copy_from_slice(parts);
+        all
+    }
 }
 
 /// Up to three runs of heads.
@@ -77,8 +87,7 @@ impl Unit for Heads {
     }
 
     fn enqueue(&self, cx: &Cx<'_>) -> Result<(), CudaError> {
-        let mut all = HeadsArgs { parts: self.parts.len() as u32, ..HeadsArgs::default() };
-        all.part[..self.parts.len()].copy_from_slice(&self.parts);
+        let all = HeadsArgs::new(&self.parts);
         let heads: u32 = self.parts.iter().map(|part| part.heads).sum();
         let dims = self.parts.iter().map(|part| part.dim).max().unwrap_or(0);
         let shape = Shape::plane(cx.tokens as u32, heads.div_ceil(4), 128).with_shared(4 * 4 * dims);
@@ -150,12 +159,37 @@ pub struct Attend {
     pub split: Option<KernelId>,
     /// In tiles, if the sizes allow.
     pub tiled: Option<KernelId>,
+    /// What happens to the heads before, done by a kernel of its own; in steps of one token a sequence the split kernel
+    /// for that does it.
+    pub heads: Option<(Heads, Option<KernelId>)>,
     /// bf16 queries to f16 ones, if heads do not arrive as these.
     pub convert: Option<(KernelId, Place)>,
     /// What does not change.
     pub args: AttendArgs,
     /// The sinks.
     pub sinks: Option<Buffer>,
+}
+
+impl Attend {
+    /// Dynamic shared memory of the split kernels: sums of warps, or before that a head of each warp, the turned queries, angles and
+    /// the weights of two norms.
+    pub fn split_shared(dim_k: usize, dim_v: usize, group: usize) -> u32 {
+        let rows = group.min(16);
+        (4 * rows * dim_v * 4).max(16 * dim_k.max(dim_v) + 2 * rows * dim_k + 12 * dim_k) as u32
+    }
+
+    fn split_shape(&self, cx: &Cx<'_>) -> Shape {
+        let a = &self.args;
+        let grid = (a.heads / a.group * a.group.div_ceil(16), a.splits, cx.tokens as u32);
+        let shared = Self::split_shared(a.dim_k as usize, a.dim_v as usize, a.group as usize);
+        Shape { grid, block: 128, shared }
+    }
+
+    fn own(&self, cx: &Cx<'_>, kernel: KernelId, parts: &[HeadArgs]) -> Result<(), CudaError> {
+        let heads = HeadsArgs::new(parts);
+        // SAFETY: arguments of `attend_few`; queries and result have a row a token, tables name blocks of the cache.
+        unsafe { cx.launch(kernel, self.split_shape(cx), args![self.args, heads, cx.tables]) }
+    }
 }
 
 impl Unit for Attend {
@@ -172,8 +206,13 @@ impl Unit for Attend {
             // SAFETY: arguments of `map_bf16_f16`; the f16 queries have room for as many tokens as a step has.
             unsafe { cx.launch(*kernel, shape, args![from.ptr, sx, a.q, so, width, what, kind, number, weight, count]) }?;
         }
+        if let Some((heads, own)) = &self.heads {
+            match own {
+                Some(kernel) if cx.one_each && cx.tokens <= SPLIT_TOKENS => return self.own(cx, *kernel, &heads.parts),
+                _ => heads.enqueue(cx)?,
+            }
+        }
         a.tiles = cx.tiles.0;
-        let kv_heads = a.heads / a.group;
         // SAFETY: arguments of the kernels of `cu/attend.cuh`; queries and result have a row a token, tables name blocks of the cache.
         unsafe {
             match (self.split, self.tiled) {
@@ -183,9 +222,7 @@ impl Unit for Attend {
                     cx.launch(kernel, shape, args![a, cx.tables])
                 }
                 (Some(kernel), _) if cx.tokens <= SPLIT_TOKENS => {
-                    let grid = (kv_heads * a.group.div_ceil(16), a.splits, cx.tokens as u32);
-                    let shared = 4 * a.group.min(16) * a.dim_v * 4;
-                    cx.launch(kernel, Shape { grid, block: 128, shared }, args![a, cx.tables])
+                    cx.launch(kernel, self.split_shape(cx), args![a, cx.tables])
                 }
                 _ => {
                     let shape = Shape::plane(cx.tokens as u32, a.heads, 128).with_shared((a.dim_k + a.dim_v + 128) * 4);

@@ -95,6 +95,8 @@ pub struct Cx<'a> {
     pub tokens: usize,
     /// Rows whose logits are wanted, padding included.
     pub wanted: usize,
+    /// Whether every token is its sequence's only one.
+    pub one_each: bool,
     /// Tiles of 64 tokens of a sequence: where their table is, and how many.
     pub tiles: (u64, usize),
 }

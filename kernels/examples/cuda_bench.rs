@@ -50,24 +50,30 @@ fn kernels() {
         for (rows, k, gated) in [(4096, 4096, false), (6144, 4096, false), (24576, 4096, true), (4096, 12288, false), (151_936, 4096, false)] {
             let mut line = format!("{:5} {rows:6}x{k:5}", form.name());
             let Some(spec) = Spec::choose(form, k, 1, true, gated) else { continue };
-            let mut ways = vec![Way::Plain, spec.way];
+            let mut ways = vec![spec];
+            let row_bytes = form.row_bytes(k);
             match spec.way {
-                Way::Cores { .. } => ways.extend([3, 4, 8, 11].map(|stages| Way::Cores { stages })),
-                Way::Stream { rows: step, .. } => {
-                    let row_bytes = form.row_bytes(k);
-                    let more = [(step, 3), (2 * step, 3), (2 * step, 5), (4 * step, 2), (4 * step, 4)];
+                Way::Diagonal { rows: step, .. } => {
+                    let more = [(step, 2), (step, 3), (2 * step, 2), (2 * step, 3)];
                     let fits = more.into_iter().filter(|(rows, stages)| rows * stages * row_bytes <= 190 << 10);
-                    ways.extend(fits.map(|(rows, stages)| Way::Stream { rows, stages }));
+                    ways.extend(fits.map(|(rows, stages)| Spec { way: Way::Diagonal { rows, stages }, ..spec }));
+                }
+                Way::Stream { rows: step, .. } => {
+                    let more = [(step, 3), (2 * step, 2), (2 * step, 3), (2 * step, 5)];
+                    let fits = more.into_iter().filter(|(rows, stages)| rows * stages * row_bytes <= 190 << 10);
+                    ways.extend(fits.map(|(rows, stages)| Spec { way: Way::Stream { rows, stages }, ..spec }));
+                    if spec.threads == 512 {
+                        ways.push(Spec { threads: 256, way: Way::Stream { rows: step, stages: 3 }, ..spec });
+                    }
                 }
                 Way::Plain => {}
             }
             for way in ways {
-                let plain = Spec::choose(form, k, 1, false, gated).unwrap_or(spec);
-                let way = Spec { way, columns: 1, ..if way == Way::Plain { plain } else { spec } };
                 for early in [false, true] {
                     let rate = probe.gemv_bytes_s(way, (rows, k), (gated, k == 4096, early), 5);
                     let rate = rate.map_or(f64::NAN, |rates| median(&rates));
-                    line += &format!(" {:?}{}:{:.1}%", way.way, if early { "e" } else { "" }, rate / read * 100.0);
+                    let name = way.name().split_once('_').map(|(_, rest)| rest.to_string()).unwrap_or_default();
+                    line += &format!(" {name}{}:{:.1}%", if early { "e" } else { "" }, rate / read * 100.0);
                 }
             }
             println!("{line}");

@@ -189,6 +189,10 @@ impl Kernels {
                 let symbol = CString::new(name).unwrap_or_default();
                 // SAFETY: the module is loaded.
                 let function = unsafe { result::module::get_function(module, symbol) }.map_err(CudaError::driver("finding a kernel"))?;
+                // A multiprocessor that changes its share of shared memory between kernels has to run empty first.
+                let carveout = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                // SAFETY: a live function; 100 per cent is a valid share.
+                unsafe { result::function::set_function_attribute(function, carveout, 100) }.map_err(CudaError::driver("carve-out"))?;
                 kernels.functions.insert(name.to_string(), Function(function));
             }
         }

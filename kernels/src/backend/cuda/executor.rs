@@ -185,10 +185,7 @@ pub fn build(model: &Model, options: &CudaOptions) -> Result<CudaExecutor, CudaE
     let Plan { units, mut book, areas, logits, keeps, told } = made;
     let copy = book.kernel("copy_block", 0);
     let kernels = Kernels::load(&device, &book.sources())?;
-    let function = |(name, shared): &(String, u32)| match shared {
-        0..=49152 => kernels.get(name),
-        _ => kernels.get_with_shared(name, *shared),
-    };
+    let function = |(name, shared): &(String, u32)| kernels.get_with_shared(name, *shared);
     let functions = book.names().iter().map(function).collect::<Result<Vec<_>, _>>()?;
     let block_stride = options.max_context.div_ceil(BLOCK_TOKENS).max(1);
     let width = options.max_batch.next_power_of_two().min(WIDEST_GRAPH);

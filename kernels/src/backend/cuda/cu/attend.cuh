@@ -140,6 +140,7 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
         f16* turned = (f16*)(smem + 4 * 4 * LONGER);
         float2* turns = (float2*)(smem + 4 * 4 * LONGER + 2 * rows * DK);
         float* weights = (float*)(turns + DK / 2);
+#pragma unroll 1
         for (u32 i = threadIdx.x; i < DK; i += 128) {
             if (own.part[0].freq && i < own.part[0].pairs) turns[i] = turn_of(own.part[0], t, seq, position, i);
             if (own.part[0].norm) weights[i] = own.part[0].norm[i];
@@ -147,16 +148,17 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
         }
         __syncthreads();
         wait_for_inputs();
-        for (u32 row = warp; row < rows; row += 4) {
-            turned_head(own.part[0], t, token, head0 + row, seq, position, mine, turns, weights);
-            for (u32 i = lane; i < DK; i += 32) turned[row * DK + i] = from_f<f16>(mine[i]);
+        // Queries, then in the block that holds the token its key and its value.
+        u32 jobs = rows + ((blocks - 1) / per == split ? 2 : 0);
+#pragma unroll 1
+        for (u32 job = warp; job < jobs; job += 4) {
+            u32 which = job < rows ? 0 : 1 + job - rows;
+            const HeadArgs& h = own.part[which];
+            u32 head = which ? kv : head0 + job;
+            turned_head(h, t, token, head, seq, position, mine, turns, weights + (which ? DK : 0));
+            if (which) put_head(h, t, token, head, seq, position, mine);
+            else for (u32 i = lane; i < DK; i += 32) turned[job * DK + i] = from_f<f16>(mine[i]);
             __syncwarp();
-        }
-        bool holds = (blocks - 1) / per == split;
-        if (holds && (warp ^ 3) < 2) {
-            const HeadArgs& h = own.part[1 + (warp ^ 3)];
-            turned_head(h, t, token, kv, seq, position, mine, turns, weights + DK);
-            put_head(h, t, token, kv, seq, position, mine);
         }
         __syncthreads();
         queries = turned;
@@ -174,6 +176,7 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
 #pragma unroll
     for (int d = 0; d < DV / 8; d++) out[d][0] = out[d][1] = out[d][2] = out[d][3] = 0.0f;
 
+#pragma unroll 1
     for (; block < end; block += 4) {
         if (!fetched) fetch();
         fetched = false;
@@ -253,6 +256,7 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     __syncthreads();
     u64 unit = (u64)token * gridDim.x + blockIdx.x;
     float* mine = a.partial + (unit * a.splits + split) * 16 * (DV + 2);
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < rows * DV; i += 128) {
         u32 row = i / DV, d = i % DV;
         float most = fmaxf(fmaxf(tops[0][row], tops[1][row]), fmaxf(tops[2][row], tops[3][row])), sum = 0.0f, all = 0.0f;
@@ -285,6 +289,7 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     if (!last) return;
     __threadfence();
     const float* parts = a.partial + unit * a.splits * 16 * (DV + 2);
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < splits * rows; i += 128) {
         const float* p = parts + ((i / rows) * 16 + i % rows) * (DV + 2) + DV;
         part_top[i / rows][i % rows] = __ldcg(p);
@@ -293,27 +298,27 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     __syncthreads();
     for (u32 row = threadIdx.x; row < rows; row += 128) {
         float most = a.sinks ? a.sinks[head0 + row] * LOG2E : none;
+#pragma unroll 4
         for (u32 s = 0; s < splits; s++) most = fmaxf(most, part_top[s][row]);
         float all = a.sinks ? exp_2(a.sinks[head0 + row] * LOG2E - most) : 0.0f;
+#pragma unroll 4
         for (u32 s = 0; s < splits; s++) {
             float f = exp_2(part_top[s][row] - most);
             all += f * part_total[s][row];
             part_top[s][row] = f;
         }
-        for (u32 s = 0; s < splits; s++) part_top[s][row] /= all;
+        float inverse = 1.0f / all;
+#pragma unroll 4
+        for (u32 s = 0; s < splits; s++) part_top[s][row] *= inverse;
     }
     __syncthreads();
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < rows * DV; i += 128) {
         u32 row = i / DV, d = i % DV;
         const float* p = parts + row * (DV + 2) + d;
         float sum = 0.0f;
-        for (u32 s = 0; s < splits; s += 8) {
-            float v[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++) v[j] = s + j < splits ? __ldcg(p + (s + j) * 16 * (DV + 2)) : 0.0f;
-#pragma unroll
-            for (int j = 0; j < 8; j++) if (s + j < splits) sum += part_top[s + j][row] * v[j];
-        }
+#pragma unroll 8
+        for (u32 s = 0; s < splits; s++) sum += part_top[s][row] * __ldcg(p + s * 16 * (DV + 2));
         a.out[token * a.out_stride + (u64)(head0 + row) * DV + d] = from_f<bf16>(sum);
     }
 }

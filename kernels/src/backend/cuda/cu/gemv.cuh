@@ -1,7 +1,7 @@
 // Products of few activations with a weight: y[m][n] = sum_k w[n][k] x[m][k], once through the weight.
 //
-// A block takes a run of rows. TPR of its 256 working threads share a row, each with the same NCH chunks of every row, so
-// the activation stays in registers as `Piece`s; 256 / TPR rows go on at a time. Partial sums of warps meet in shared
+// A block takes a run of rows. TPR of its THR working threads share a row, each with the same NCH chunks of every row, so
+// the activation stays in registers as `Piece`s; THR / TPR rows go on at a time. Partial sums of warps meet in shared
 // memory and are added in a fixed order: the same bits at every run and for every number of activations.
 // Two ways to fetch: `gemv_stream` (compute capability 9.0 on) has one more warp copy whole rows into a ring of
 // stages, beginning before the kernel's inputs are there; `gemv_plain` reads global memory where it computes.
@@ -44,7 +44,7 @@ DEV GemvArgs of_choice(GemvArgs a) {
     return a;
 }
 
-template <class F, int TPR, int NCH, int M> struct Activations {
+template <class F, int THR, int TPR, int NCH, int M> struct Activations {
     typename F::Piece piece[M][NCH];
     MEM void load(const GemvArgs& a, u32 lane, bool counts, float* part) {
 #pragma unroll
@@ -76,7 +76,7 @@ template <class F, int TPR, int NCH, int M> struct Activations {
             }
             if (a.norm) {
                 // Rooms in turn, so that one barrier a sum is enough.
-                float total = sum256(counts ? squares : 0.0f, part + 8 * (m & 1));
+                float total = sum_working(counts ? squares : 0.0f, part + THR / 32 * (m & 1));
                 float scale = rsqrtf(total / (float)a.k + a.eps);
 #pragma unroll
                 for (int c = 0; c < NCH; c++)
@@ -87,14 +87,14 @@ template <class F, int TPR, int NCH, int M> struct Activations {
             for (int c = 0; c < NCH; c++) F::take(piece[m][c], values[c]);
         }
     }
-    // Sum over the 256 working threads, whatever else is in the block.
-    MEM float sum256(float v, float* part) {
+    // Sum over the working threads, whatever else is in the block.
+    MEM float sum_working(float v, float* part) {
         v = warp_sum(v);
         if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = v;
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        asm volatile("bar.sync 1, %0;" ::"n"(THR) : "memory");
         float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) sum += part[i];
+        for (int i = 0; i < THR / 32; i++) sum += part[i];
         return sum;
     }
 };
@@ -105,9 +105,9 @@ template <int M> DEV float gemv_residual(const GemvArgs& a, u32 first, u32 n) {
     return a.residual && row < n && m < a.columns ? a.residual[m * a.residual_stride + first + row] : 0.0f;
 }
 
-// Sums of warps to results: thread i takes result i, i + 256, ...
-template <int WPR, int M> DEV void gemv_finish(const GemvArgs& a, const float* sums, u32 first, u32 n, float residual) {
-    for (u32 i = threadIdx.x; i < n * M; i += 256) {
+// Sums of warps to results: thread i takes result i, i + THR, ...
+template <int WPR, int M, int THR> DEV void gemv_finish(const GemvArgs& a, const float* sums, u32 first, u32 n, float residual) {
+    for (u32 i = threadIdx.x; i < n * M; i += THR) {
         u32 row = i / M, m = i % M;
         if (m >= a.columns) continue;
         u32 kinds = a.gate >= 0 ? 2 : 1;
@@ -121,7 +121,7 @@ template <int WPR, int M> DEV void gemv_finish(const GemvArgs& a, const float* s
         }
         float value = kinds == 2 ? activate(a.gate, y[0]) * y[1] : y[0];
         u64 at = m * a.out_stride + first + row;
-        if (a.residual) value = (i < 256 ? residual : a.residual[m * a.residual_stride + first + row]) + a.scale * value;
+        if (a.residual) value = (i < THR ? residual : a.residual[m * a.residual_stride + first + row]) + a.scale * value;
         if (a.out_f32) ((float*)a.out)[at] = value; else ((bf16*)a.out)[at] = from_f<bf16>(value);
     }
 }
@@ -141,37 +141,44 @@ DEV void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         ::"r"(shared_at(to)), "l"(from), "r"(bytes), "r"(shared_at(b)) : "memory");
 }
 
-// 288 threads: 256 that compute, a warp that copies. RS rows a stage, NST stages. WHOLE: every thread has NCH chunks.
-template <class F, int TPR, int NCH, int M, bool WHOLE, int RS, int NST> DEV void gemv_stream(const GemvArgs& a) {
+template <int NST> DEV void start_ring(u64* full, u64* empty, u32 warps) {
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < NST; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], warps); }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+}
+// One thread keeps the ring full, with a gate half of each stage gate rows and half up rows.
+template <int RS, int NST> DEV void fill_ring(const GemvArgs& a, u8* smem, u64* full, u64* empty, u32 first, u32 end, u32 turns) {
+    u32 kinds = a.gate >= 0 ? 2 : 1, per = RS / kinds, stage_bytes = RS * a.row_bytes;
+    for (u32 turn = 0; turn < turns; turn++) {
+        u32 s = turn % NST;
+        if (turn >= NST) barrier_wait(&empty[s], (turn / NST + 1) & 1);
+        u32 row = first + turn * per, count = min(per, end - row), bytes = count * a.row_bytes;
+        barrier_expect(&full[s], bytes * kinds);
+        bulk_copy(smem + s * stage_bytes, a.w + (u64)row * a.row_bytes, bytes, &full[s]);
+        if (kinds == 2) bulk_copy(smem + s * stage_bytes + per * a.row_bytes, a.w + (u64)(a.rows + row) * a.row_bytes, bytes, &full[s]);
+    }
+}
+
+// THR threads that compute and a warp that copies. RS rows a stage, NST stages. WHOLE: every thread has NCH chunks.
+template <class F, int THR, int TPR, int NCH, int M, bool WHOLE, int RS, int NST> DEV void gemv_stream(const GemvArgs& a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ __align__(8) u64 full[NST], empty[NST];
-    __shared__ float part[16];
-    const int RG = 256 / TPR, WPR = TPR / 32;
+    __shared__ float part[THR / 16];
+    const int RG = THR / TPR, WPR = TPR / 32;
     dependents_may_start();
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
     u32 kinds = a.gate >= 0 ? 2 : 1, per = RS / kinds, turns = (n + per - 1) / per;
     u32 stage_bytes = RS * a.row_bytes;
     float* sums = (float*)(smem + NST * stage_bytes);
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < NST; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8); }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    if (threadIdx.x >= 256) {
-        if (threadIdx.x == 256) {
-            for (u32 turn = 0; turn < turns; turn++) {
-                u32 s = turn % NST;
-                if (turn >= NST) barrier_wait(&empty[s], (turn / NST + 1) & 1);
-                u32 row = first + turn * per, count = min(per, end - row), bytes = count * a.row_bytes;
-                barrier_expect(&full[s], bytes * kinds);
-                bulk_copy(smem + s * stage_bytes, a.w + (u64)row * a.row_bytes, bytes, &full[s]);
-                if (kinds == 2) bulk_copy(smem + s * stage_bytes + per * a.row_bytes, a.w + (u64)(a.rows + row) * a.row_bytes, bytes, &full[s]);
-            }
-        }
+    start_ring<NST>(full, empty, THR / 32);
+    if (threadIdx.x >= THR) {
+        if (threadIdx.x == THR) fill_ring<RS, NST>(a, smem, full, empty, first, end, turns);
         return;
     }
     u32 lane = threadIdx.x % TPR, group = threadIdx.x / TPR;
-    Activations<F, TPR, NCH, M> x;
+    Activations<F, THR, TPR, NCH, M> x;
     wait_for_inputs();
     float residual = gemv_residual<M>(a, first, n);
     x.load(a, lane, group == 0, part);
@@ -214,14 +221,16 @@ template <class F, int TPR, int NCH, int M, bool WHOLE, int RS, int NST> DEV voi
                     for (int m = 0; m < M; m++) sums[((kind * n + turn * per + in_kind) * M + m) * WPR + lane / 32] = acc[r][m];
             }
     }
-    asm volatile("bar.sync 1, 256;" ::: "memory");
-    gemv_finish<WPR, M>(a, sums, first, n, residual);
+    asm volatile("bar.sync 1, %0;" ::"n"(THR) : "memory");
+    gemv_finish<WPR, M, THR>(a, sums, first, n, residual);
 }
 
-// Plain forms on the tensor cores: 16 rows of the weight (with a gate 8 gate rows and their 8 up rows) times up to 8 activations
-// that lie in shared memory, so that what is left of the arithmetic is nothing beside the reading. A stage holds 512 elements of
-// each of the 16 rows; the 8 warps take 64 each, in the order that suits 16-byte loads (see attend.cuh), and their sums
-// meet at the end of the rows. Rows in a stage are 64 bytes further apart than they are long, so that no two of a load meet in a bank.
+// Plain forms on the tensor cores, so that next to nothing of the arithmetic is left beside the reading. A warp's piece of a row is
+// cut into 8 segments that stand as 8 rows of the first operand, those of the row below as the other 8; the same segments of the
+// activation are the 8 columns of the second. On the diagonals of the result stand the products of segments that belong together; what
+// stands beside them is left out. WK warps share a row, NCH runs of 32 elements a segment. Within 32 elements lane q (of 4) takes
+// 8q .. 8q + 7, the order that suits 16-byte loads; odd segments take their runs in swapped pairs, so that two of them never meet in a bank.
+template <class T> DEV u32 pack_plain(float a, float b) { return (u32)from_f<T>(a).v | ((u32)from_f<T>(b).v << 16); }
 template <class T> MEM void mma_plain(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 template <> MEM void mma_plain<bf16>(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -232,60 +241,46 @@ template <> MEM void mma_plain<f16>(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u3
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-template <class T, int NST> DEV void gemv_cores(const GemvArgs& a) {
+
+template <class T, int WK, int NCH, int M, int RS, int NST> DEV void gemv_diagonal(const GemvArgs& a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ __align__(8) u64 full[NST], empty[NST];
-    __shared__ float part[16], sums[2][8][16][8];
-    const u32 ROW = 1024 + 64, STAGE = 16 * ROW;
+    __shared__ float part[16];
+    const int GROUPS = 8 / WK, SEGMENT = 32 * NCH;
     dependents_may_start();
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
-    u32 kinds = a.gate >= 0 ? 2 : 1, per = 16 / kinds, tiles = (n + per - 1) / per, slices = (a.k + 511) / 512;
-    u32 x_row = a.k * 2 + 64;
-    u8* xs = smem + NST * STAGE;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < NST; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8); }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    if (warp == 8) {
-        u32 s = 0, phase = 1;
-        for (u32 tile = 0; tile < tiles; tile++) {
-            u32 count = min(per, n - tile * per), in_tile = lane % per, kind = lane / per;
-            bool mine = lane < 16 && in_tile < count;
-            const u8* row = a.w + (u64)(kind * a.rows + first + tile * per + in_tile) * a.row_bytes;
-            for (u32 slice = 0; slice < slices; slice++) {
-                u32 bytes = min(1024u, a.k * 2 - slice * 1024);
-                if (tile * slices + slice >= NST) barrier_wait(&empty[s], phase);
-                if (lane == 0) barrier_expect(&full[s], bytes * count * kinds);
-                __syncwarp();
-                if (mine) bulk_copy(smem + s * STAGE + lane * ROW, row + slice * 1024, bytes, &full[s]);
-                if (++s == NST) { s = 0; phase ^= 1; }
-            }
-        }
+    u32 kinds = a.gate >= 0 ? 2 : 1, per = RS / kinds, turns = (n + per - 1) / per, stage_bytes = RS * a.row_bytes;
+    float* sums = (float*)(smem + NST * stage_bytes);
+    start_ring<NST>(full, empty, 8);
+    if (threadIdx.x >= 256) {
+        if (threadIdx.x == 256) fill_ring<RS, NST>(a, smem, full, empty, first, end, turns);
         return;
     }
+    u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, q4 = lane & 3, group = warp / WK;
+    u32 swap = NCH % 2 == 0 ? g & 1 : 0, at = (warp % WK) * 8 * SEGMENT + g * SEGMENT + q4 * 8;
+    u32 x[M][NCH][4];
     wait_for_inputs();
-    for (u32 m = 0; m < a.columns; m++) {
-        // Up to 6 chunks of 8 a thread: rows of 12288; longer ones are read twice.
-        float v[6][8];
-        float squares = 0.0f;
-        T* out = (T*)(xs + m * x_row);
+    float residual = gemv_residual<M>(a, first, n);
 #pragma unroll
-        for (int c = 0; c < 6; c++) {
-            u32 at = (c * 256 + threadIdx.x) * 8;
-            if (at < a.k) {
-                float g[8];
-                if (a.norm) load8(a.norm + at, g);
-                if (a.x_f32) load8((const float*)a.x + m * a.x_stride + at, v[c]); else load8((const bf16*)a.x + m * a.x_stride + at, v[c]);
-                if (a.norm)
+    for (int m = 0; m < M; m++) {
+        float v[NCH][8], squares = 0.0f;
 #pragma unroll
-                    for (int i = 0; i < 8; i++) { squares += v[c][i] * v[c][i]; v[c][i] *= g[i]; }
-            }
+        for (int c = 0; c < NCH; c++) {
+            u32 k = at + (c ^ swap) * 32;
+            float w[8];
+            if (a.norm) load8(a.norm + k, w);
+            if (m >= a.columns) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[c][i] = 0.0f;
+            } else if (a.x_f32) load8((const float*)a.x + m * a.x_stride + k, v[c]);
+            else load8((const bf16*)a.x + m * a.x_stride + k, v[c]);
+            if (a.norm)
+#pragma unroll
+                for (int i = 0; i < 8; i++) { squares += v[c][i] * v[c][i]; v[c][i] *= w[i]; }
         }
         float scale = 1.0f;
         if (a.norm) {
-            squares = warp_sum(squares);
+            squares = warp_sum(group == 0 ? squares : 0.0f);
             if (lane == 0) part[8 * (m & 1) + warp] = squares;
             asm volatile("bar.sync 1, 256;" ::: "memory");
             float total = 0.0f;
@@ -294,59 +289,47 @@ template <class T, int NST> DEV void gemv_cores(const GemvArgs& a) {
             scale = rsqrtf(total / (float)a.k + a.eps);
         }
 #pragma unroll
-        for (int c = 0; c < 6; c++) {
-            u32 at = (c * 256 + threadIdx.x) * 8;
-            if (at < a.k)
+        for (int c = 0; c < NCH; c++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) out[at + i] = from_f<T>(v[c][i] * scale);
+            for (int i = 0; i < 4; i++) x[m][c][i] = pack_plain<T>(v[c][2 * i] * scale, v[c][2 * i + 1] * scale);
+    }
+    for (u32 turn = 0; turn < turns; turn++) {
+        u32 s = turn % NST, count = min(per, n - turn * per);
+        barrier_wait(&full[s], (turn / NST) & 1);
+        float c[RS / 2 / GROUPS][M][4];
+#pragma unroll
+        for (int p = 0; p < RS / 2 / GROUPS; p++) {
+            const u8* row = smem + s * stage_bytes + (p * GROUPS + group) * 2 * a.row_bytes + at * 2;
+#pragma unroll
+            for (int m = 0; m < M; m++) c[p][m][0] = c[p][m][1] = c[p][m][2] = c[p][m][3] = 0.0f;
+#pragma unroll
+            for (int b = 0; b < NCH; b++) {
+                uint4 top = *(const uint4*)(row + (b ^ swap) * 64), bottom = *(const uint4*)(row + a.row_bytes + (b ^ swap) * 64);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    mma_plain<T>(c[p][m], top.x, bottom.x, top.y, bottom.y, x[m][b][0], x[m][b][1]);
+                    mma_plain<T>(c[p][m], top.z, bottom.z, top.w, bottom.w, x[m][b][2], x[m][b][3]);
+                }
+            }
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&empty[s]);
+#pragma unroll
+        for (int p = 0; p < RS / 2 / GROUPS; p++)
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                // The upper row's sum gathers in the lower half of the warp, the lower row's in the upper.
+                bool diagonal = q4 == g >> 1;
+                float up = diagonal ? (g & 1 ? c[p][m][1] : c[p][m][0]) : 0.0f, low = diagonal ? (g & 1 ? c[p][m][3] : c[p][m][2]) : 0.0f;
+                float v = (lane & 16 ? low : up) + __shfl_xor_sync(FULL, lane & 16 ? up : low, 16);
+#pragma unroll
+                for (int d = 8; d > 0; d >>= 1) v += __shfl_xor_sync(FULL, v, d);
+                u32 in_stage = (p * GROUPS + group) * 2 + (lane >> 4), kind = kinds == 2 && 2 * in_stage >= RS, in_kind = in_stage - kind * per;
+                if ((lane & 15) == 0 && in_kind < count) sums[((kind * n + turn * per + in_kind) * M + m) * WK + warp % WK] = v;
+            }
     }
     asm volatile("bar.sync 1, 256;" ::: "memory");
-    u32 g = lane >> 2, q4 = lane & 3, s = 0, phase = 0;
-    for (u32 tile = 0; tile < tiles; tile++) {
-        u32 count = min(per, n - tile * per);
-        // Thread i finishes row i / 8 for activation i % 8.
-        u32 row = threadIdx.x >> 3, m = threadIdx.x & 7, to = first + tile * per + row;
-        bool finishes = row < count && m < a.columns;
-        float residual = a.residual && finishes ? a.residual[m * a.residual_stride + to] : 0.0f;
-        float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (u32 slice = 0; slice < slices; slice++) {
-            u32 k = warp * 64, left = a.k - slice * 512;
-            barrier_wait(&full[s], phase);
-            const u8* stage = smem + s * STAGE;
-#pragma unroll
-            for (int b = 0; b < 2; b++, k += 32)
-                if (k < left) {
-                    u32 at = (k + q4 * 8) * 2;
-                    uint4 top = *(const uint4*)(stage + g * ROW + at), bottom = *(const uint4*)(stage + (g + 8) * ROW + at);
-                    uint4 x = make_uint4(0, 0, 0, 0);
-                    if (g < a.columns) x = *(const uint4*)(xs + g * x_row + slice * 1024 + at);
-                    mma_plain<T>(c, top.x, bottom.x, top.y, bottom.y, x.x, x.y);
-                    mma_plain<T>(c, top.z, bottom.z, top.w, bottom.w, x.z, x.w);
-                }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&empty[s]);
-            if (++s == NST) { s = 0; phase ^= 1; }
-        }
-        float* mine = &sums[tile & 1][warp][g][q4 * 2];
-        mine[0] = c[0];
-        mine[1] = c[1];
-        mine[8 * 8] = c[2];
-        mine[8 * 8 + 1] = c[3];
-        asm volatile("bar.sync 1, 256;" ::: "memory");
-        if (finishes) {
-            float y[2] = {0.0f, 0.0f};
-            for (u32 kind = 0; kind < kinds; kind++) {
-#pragma unroll
-                for (int w = 0; w < 8; w++) y[kind] += sums[tile & 1][w][row + kind * 8][m];
-                if (a.bias) y[kind] += a.bias[kind * a.rows + to];
-            }
-            float value = kinds == 2 ? activate(a.gate, y[0]) * y[1] : y[0];
-            if (a.residual) value = residual + a.scale * value;
-            u64 at = m * a.out_stride + to;
-            if (a.out_f32) ((float*)a.out)[at] = value; else ((bf16*)a.out)[at] = from_f<bf16>(value);
-        }
-    }
+    gemv_finish<WK, M, 256>(a, sums, first, n, residual);
 }
 #endif
 
@@ -358,7 +341,7 @@ template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const Ge
     dependents_may_start();
     float* sums = (float*)smem;
     u32 lane = threadIdx.x % TPR, group = threadIdx.x / TPR;
-    Activations<F, TPR, NCH, M> x;
+    Activations<F, 256, TPR, NCH, M> x;
     wait_for_inputs();
     GemvArgs a = of_choice(given);
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
@@ -395,5 +378,5 @@ template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const Ge
                 }
         }
     __syncthreads();
-    gemv_finish<WPR, M>(a, sums, first, n, residual);
+    gemv_finish<WPR, M, 256>(a, sums, first, n, residual);
 }

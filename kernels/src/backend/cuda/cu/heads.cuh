@@ -27,9 +27,14 @@ DEV u32 value_slot(u32 t) { return t < 8 ? (t >> 1) * 4 + (t & 1) : ((t - 8) >> 
 // Cosine and sine of pair i at a position.
 DEV float2 turn_of(const HeadArgs& h, const Tables& t, int seq, u32 position, u32 i) {
     const float* freq = h.freq_long && t.seq_length[seq] > h.long_above ? h.freq_long : h.freq;
-    float s, c;
-    sincosf((float)(position - position % h.every) * freq[i], &s, &c);
-    return make_float2(c * h.magnitude, s * h.magnitude);
+    u32 at = h.every > 1 ? position - position % h.every : position;
+    // The angle less whole turns, in three parts of 2 pi whose products with the number of turns are exact; what is left is within
+    // the range where the device's own sine and cosine are good to 2^-20.
+    float angle = (float)at * freq[i], turns = rintf(angle * 0.15915494309189535f);
+    float left = fmaf(-turns, 6.28125f, angle);
+    left = fmaf(-turns, 1.93500518798828125e-3f, left);
+    left = fmaf(-turns, 3.0199159819e-7f, left);
+    return make_float2(__cosf(left) * h.magnitude, __sinf(left) * h.magnitude);
 }
 
 // A warp norms and turns one head of a token of sequence `seq`; `own` is the warp's room for it. `turns` holds cosines and sines of

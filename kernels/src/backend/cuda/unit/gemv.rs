@@ -2,19 +2,13 @@
 
 use super::super::weights::Form;
 
-/// Working threads of a block.
-pub const THREADS: usize = 256;
 /// Numbers of activations there are kernels for.
 pub const COLUMNS: [usize; 4] = [1, 2, 4, MOST_COLUMNS];
 /// Most activations these kernels take at a time.
 pub const MOST_COLUMNS: usize = 8;
-/// Elements of a row in a stage of the tensor-core kernel, bytes of a stage, and the longest row.
-const SLICE: usize = 512;
-const CORES_STAGE_BYTES: usize = 16 * (2 * SLICE + 64);
-const CORES_LONGEST: usize = 12288;
 /// Bytes of a stage to aim at, and of all stages of a block.
-const STAGE_BYTES: usize = 16 << 10;
-const RING_BYTES: usize = 96 << 10;
+const STAGE_BYTES: usize = 32 << 10;
+const RING_BYTES: usize = 100 << 10;
 /// Registers a thread may spend on activations.
 const PIECE_REGISTERS: usize = 112;
 
@@ -23,9 +17,11 @@ const PIECE_REGISTERS: usize = 112;
 pub struct Spec {
     /// The weight's form.
     pub form: Form,
+    /// Working threads of a block.
+    pub threads: usize,
     /// Threads that share a row.
     pub threads_per_row: usize,
-    /// Chunks of a row each of them takes.
+    /// Chunks of a row each of them takes; of the tensor-core kernel runs of 32 elements.
     pub chunks_each: usize,
     /// Whether that is all of the row, no thread with less.
     pub whole: bool,
@@ -47,8 +43,10 @@ pub enum Way {
         /// Stages.
         stages: usize,
     },
-    /// Slices of 16 rows into a ring, multiplied by tensor cores.
-    Cores {
+    /// The same, multiplied by tensor cores.
+    Diagonal {
+        /// Rows a stage.
+        rows: usize,
         /// Stages.
         stages: usize,
     },
@@ -57,81 +55,101 @@ pub enum Way {
 impl Spec {
     /// The kernel for rows of `k` elements and `columns` activations; `None` if a thread would have to hold too much.
     pub fn choose(form: Form, k: usize, columns: usize, stream: bool, gated: bool) -> Option<Self> {
+        if stream && let Some(spec) = Self::diagonal(form, k, columns, gated) {
+            return Some(spec);
+        }
         let chunks = k.div_ceil(form.chunk());
-        let used = |threads: usize| chunks as f64 / (threads * chunks.div_ceil(threads)) as f64;
-        let candidates = [256, 128, 64, 32];
-        let full = candidates.into_iter().find(|threads| used(*threads) >= 0.9);
-        let best = || candidates.into_iter().max_by(|a, b| used(*a).total_cmp(&used(*b)).then(a.cmp(b)));
-        let threads_per_row = full.or_else(best)?;
-        let chunks_each = chunks.div_ceil(threads_per_row);
+        // Blocks and shares of them that leave few threads idle; of those the one with least to hold, then the smaller block.
+        let blocks: &[usize] = if stream && !form.plain() { &[256, 384] } else { &[256] };
+        let cuts = blocks.iter().flat_map(|threads| {
+            (0..5).map(move |halvings| (*threads, threads >> halvings)).filter(|(_, share)| share.is_multiple_of(32))
+        });
+        let each = |share: usize| chunks.div_ceil(share);
+        let used = |share: usize| chunks as f64 / (share * each(share)) as f64;
+        let best = cuts.clone().map(|(_, share)| used(share)).fold(0.0, f64::max).min(0.9);
+        let fits = cuts.filter(|(_, share)| used(*share) >= best);
+        let (threads, threads_per_row) = fits.min_by_key(|(threads, share)| (each(*share), *threads))?;
+        let chunks_each = each(threads_per_row);
         let registers = match form {
             Form::Bf16 | Form::F16 => 4,
             Form::Q8 => 9,
             Form::Q4K => 18,
             Form::Q6K => 19,
         };
-        if stream && form.plain() && k.is_multiple_of(32) && (SLICE..=CORES_LONGEST).contains(&k) {
-            let way = Way::Cores { stages: RING_BYTES / CORES_STAGE_BYTES };
-            return Some(Self { form, threads_per_row: THREADS, chunks_each: 0, whole: true, columns: MOST_COLUMNS, way });
-        }
         if chunks_each * columns * registers > PIECE_REGISTERS {
             return None;
         }
         let way = match stream {
             false => Way::Plain,
-            true => ring(form.row_bytes(k), THREADS / threads_per_row, gated)?,
+            true => {
+                let (rows, stages) = ring(form.row_bytes(k), threads / threads_per_row, gated)?;
+                Way::Stream { rows, stages }
+            }
         };
         let whole = chunks == threads_per_row * chunks_each;
-        Some(Self { form, threads_per_row, chunks_each, whole, columns, way })
+        Some(Self { form, threads, threads_per_row, chunks_each, whole, columns, way })
+    }
+
+    /// The tensor-core kernel, for plain forms whose rows can be cut into 8 segments a warp.
+    fn diagonal(form: Form, k: usize, columns: usize, gated: bool) -> Option<Self> {
+        let warps = [8, 4, 2, 1].into_iter().find(|warps| k.is_multiple_of(256 * warps)).filter(|_| form.plain())?;
+        let chunks_each = k / (256 * warps);
+        let (rows, stages) = ring(form.row_bytes(k), 2 * (8 / warps), gated)?;
+        let sums = rows / 2 / (8 / warps) * columns * 4;
+        // Pairs of rows so long leave too few stages; one activation is as well off with single rows.
+        if stages < 3 && columns == 1 {
+            return None;
+        }
+        if chunks_each * columns * 4 + sums > PIECE_REGISTERS {
+            return None;
+        }
+        let way = Way::Diagonal { rows, stages };
+        Some(Self { form, threads: 256, threads_per_row: 32 * warps, chunks_each, whole: true, columns, way })
     }
 
     /// The kernel's name.
     pub fn name(&self) -> String {
-        let Self { form, threads_per_row, chunks_each, columns, way, whole } = self;
+        let Self { form, threads, threads_per_row, chunks_each, columns, way, whole } = self;
         let part = if *whole { "" } else { "_part" };
         let way = match way {
             Way::Plain => "plain".into(),
             Way::Stream { rows, stages } => format!("stream_{rows}_{stages}"),
-            Way::Cores { stages } => format!("cores_{stages}"),
+            Way::Diagonal { rows, stages } => format!("diagonal_{rows}_{stages}"),
         };
-        format!("gemv_{}_{threads_per_row}_{chunks_each}_{columns}{part}_{way}", form.name())
+        format!("gemv_{}_{threads}_{threads_per_row}_{chunks_each}_{columns}{part}_{way}", form.name())
     }
 
     /// Its definition.
     pub fn text(&self) -> String {
-        let Self { form, threads_per_row, chunks_each, columns, way, whole } = self;
-        let (name, form) = (self.name(), form.type_name());
-        match way {
-            Way::Cores { stages } => {
-                let number = if self.form == Form::F16 { "f16" } else { "bf16" };
-                format!(
-                    "extern \"C\" __global__ void __launch_bounds__(288, 1) {name}(const __grid_constant__ GemvArgs a) {{ \
-                     gemv_cores<{number}, {stages}>(a); }}\n"
-                )
+        let Self { form, threads, threads_per_row, chunks_each, columns, way, whole } = self;
+        let (name, form, block) = (self.name(), form.type_name(), self.block());
+        let body = match way {
+            Way::Plain => {
+                let rows = if chunks_each * columns > 4 { 2 } else { 4 };
+                format!("gemv_plain<{form}, {threads_per_row}, {chunks_each}, {columns}, {rows}>")
             }
-            Way::Stream { rows, stages } => format!(
-                "extern \"C\" __global__ void __launch_bounds__(288, 1) {name}(const __grid_constant__ GemvArgs a) {{ \
-                 gemv_stream<{form}, {threads_per_row}, {chunks_each}, {columns}, {whole}, {rows}, {stages}>(a); }}\n"
-            ),
-            Way::Plain => format!(
-                "extern \"C\" __global__ void __launch_bounds__(256) {name}(const __grid_constant__ GemvArgs a) {{ \
-                 gemv_plain<{form}, {threads_per_row}, {chunks_each}, {columns}, {}>(a); }}\n",
-                if chunks_each * columns > 4 { 2 } else { 4 }
-            ),
-        }
+            Way::Stream { rows, stages } => {
+                format!("gemv_stream<{form}, {threads}, {threads_per_row}, {chunks_each}, {columns}, {whole}, {rows}, {stages}>")
+            }
+            Way::Diagonal { rows, stages } => {
+                let number = if self.form == Form::F16 { "f16" } else { "bf16" };
+                format!("gemv_diagonal<{number}, {}, {chunks_each}, {columns}, {rows}, {stages}>", threads_per_row / 32)
+            }
+        };
+        format!(
+            "extern \"C\" __global__ void __launch_bounds__({block}, 1) {name}(const __grid_constant__ GemvArgs a) {{ {body}(a); }}\n"
+        )
     }
 
-    /// Threads of a block.
+    /// Threads of a block: those that work, and a warp that copies.
     pub const fn block(&self) -> u32 {
-        if matches!(self.way, Way::Plain) { 256 } else { 288 }
+        let copying = if matches!(self.way, Way::Plain) { 0 } else { 32 };
+        (self.threads + copying) as u32
     }
 
     /// Blocks for `rows` rows on a device of so many multiprocessors.
     pub fn grid(&self, rows: usize, multiprocessors: u32) -> u32 {
         let most = if self.way == Way::Plain { multiprocessors * 4 } else { multiprocessors };
-        if let Way::Cores { .. } = self.way {
-            return most.min(rows.max(1) as u32);
-        }
         // Sums of a block's rows lie in shared memory: keep them small.
         let least = (rows * self.columns * (self.threads_per_row / 32) * 4).div_ceil(48 << 10) as u32;
         most.max(least).min(rows.max(1) as u32)
@@ -139,27 +157,24 @@ impl Spec {
 
     /// Dynamic shared memory of a block.
     pub fn shared(&self, rows: usize, gated: bool, row_bytes: usize, grid: u32) -> u32 {
-        if let Way::Cores { stages } = self.way {
-            return (stages * CORES_STAGE_BYTES + self.columns * (row_bytes + 64)) as u32;
-        }
         let per_block = rows / grid as usize + 1;
         let kinds = if gated { 2 } else { 1 };
         let sums = per_block * kinds * self.columns * (self.threads_per_row / 32) * 4;
         let stages = match self.way {
-            Way::Stream { rows, stages } => rows * stages * row_bytes,
-            _ => 0,
+            Way::Stream { rows, stages } | Way::Diagonal { rows, stages } => rows * stages * row_bytes,
+            Way::Plain => 0,
         };
         (stages + sums) as u32
     }
 }
 
 /// Rows a stage and stages: whole groups of rows, gate and up both.
-fn ring(row_bytes: usize, groups: usize, gated: bool) -> Option<Way> {
-    let step = if gated { groups.max(2) } else { groups };
+fn ring(row_bytes: usize, groups: usize, gated: bool) -> Option<(usize, usize)> {
+    let step = if gated { groups.next_multiple_of(2) } else { groups };
     let rows = (STAGE_BYTES / row_bytes / step).max(1) * step;
     let stages = (RING_BYTES / (rows * row_bytes)).clamp(2, 12);
     // More than two thirds of a multiprocessor's shared memory leaves no room for the next kernel.
-    (rows * stages * row_bytes <= 160 << 10).then_some(Way::Stream { rows, stages })
+    (rows * stages * row_bytes <= 160 << 10).then_some((rows, stages))
 }
 
 /// The arguments, as `cu/gemv.cuh` has them.
@@ -224,20 +239,34 @@ mod tests {
 
     #[test]
     fn rows_are_shared_out_without_waste_where_that_can_be() {
-        let spec = |form, k| Spec::choose(form, k, 1, true, false).unwrap();
-        assert!(matches!(spec(Form::Bf16, 4096).way, Way::Cores { .. }));
-        assert_eq!((spec(Form::Bf16, 200).threads_per_row, spec(Form::Bf16, 200).chunks_each), (32, 1));
-        assert_eq!((spec(Form::Q4K, 4096).threads_per_row, spec(Form::Q4K, 4096).chunks_each), (128, 1));
-        assert_eq!((spec(Form::Q4K, 12288).threads_per_row, spec(Form::Q4K, 12288).chunks_each), (128, 3));
-        assert_eq!((spec(Form::Q8, 2560).threads_per_row, spec(Form::Q8, 2560).chunks_each), (32, 5));
+        let cut = |form, k| {
+            let spec = Spec::choose(form, k, 1, true, false).unwrap();
+            (spec.threads, spec.threads_per_row, spec.chunks_each)
+        };
+        assert_eq!(cut(Form::Bf16, 4096), (256, 256, 2));
+        assert_eq!(cut(Form::Bf16, 2560), (256, 64, 5));
+        assert_eq!(cut(Form::Bf16, 200), (256, 32, 1));
+        assert!(matches!(Spec::choose(Form::Bf16, 12288, 1, true, false).unwrap().way, Way::Stream { rows: 1, stages: 4 }));
+        assert_eq!(cut(Form::Q4K, 4096), (256, 128, 1));
+        assert_eq!(cut(Form::Q4K, 12288), (384, 384, 1));
+        assert_eq!(cut(Form::Q8, 12288), (384, 384, 2));
         for k in (8..20_000).step_by(8) {
             for columns in [1, 2, 4] {
                 let Some(spec) = Spec::choose(Form::Bf16, k, columns, true, true) else { continue };
-                let Way::Stream { rows, stages } = spec.way else { continue };
-                assert!(spec.threads_per_row * spec.chunks_each * 8 >= k);
-                assert!(rows % 2 == 0 && stages >= 2 && rows % (THREADS / spec.threads_per_row) == 0);
+                let groups = spec.threads / spec.threads_per_row;
+                match spec.way {
+                    Way::Stream { rows, stages } => {
+                        assert!(spec.threads_per_row * spec.chunks_each * 8 >= k);
+                        assert!(rows % 2 == 0 && stages >= 2 && rows % groups == 0);
+                    }
+                    Way::Diagonal { rows, stages } => {
+                        assert_eq!(spec.threads_per_row / 32 * spec.chunks_each * 256, k);
+                        assert!(stages >= 2 && rows % (2 * groups) == 0);
+                    }
+                    Way::Plain => unreachable!("a stream was asked for"),
+                }
             }
         }
-        assert!(Spec::choose(Form::Q4K, 12288, 4, true, false).is_none(), "too many registers");
+        assert!(Spec::choose(Form::Q4K, 12288, 8, true, false).is_none(), "too many registers");
     }
 }

@@ -357,7 +357,7 @@ impl<'a> Planner<'a> {
             if let Some(op) = self.op::<Attention>(at) {
                 queries = queries.max(op.heads * op.key_dim);
                 let units = op.kv_heads * (op.heads / op.kv_heads).div_ceil(16);
-                partial.0 = partial.0.max(SPLIT_TOKENS * units * SPLITS as usize * 16 * (op.value_dim + 2) * 4);
+                partial.0 = partial.0.max(SPLIT_TOKENS * units * SPLITS as usize * 16 * (op.value_dim + 4) * 4);
                 partial.1 = partial.1.max(SPLIT_TOKENS * units * 4);
             }
         }
@@ -485,7 +485,7 @@ impl<'a> Planner<'a> {
             if let Some((_, out)) = &gate {
                 to = *out;
             }
-            groups.push(self.group(run, to, gate.is_some())?);
+            groups.push(self.group(run, (from, to), gate.is_some())?);
         }
         let number = if forms[0] == Form::F16 { "f16" } else { "bf16" };
         let before = match before {
@@ -544,7 +544,7 @@ impl<'a> Planner<'a> {
         self.places[self.nodes[at].1.writes[0].at()]
     }
 
-    fn group(&mut self, run: std::ops::Range<usize>, to: Place, gated: bool) -> Result<Group, CudaError> {
+    fn group(&mut self, run: std::ops::Range<usize>, (input, to): (Place, Place), gated: bool) -> Result<Group, CudaError> {
         let tensors: Vec<StoredTensor> = run.clone().map(|i| self.weight(i, 0)).collect();
         let matrix = self.matrix(&tensors)?;
         let biased = |planner: &Self, i: usize| planner.op::<Linear>(i).is_some_and(|op| op.bias);
@@ -559,7 +559,6 @@ impl<'a> Planner<'a> {
         };
         let stream = self.on(Strategy::StreamGemv) && self.device.facts.capability >= (9, 0);
         let rows = if gated { matrix.rows / 2 } else { matrix.rows };
-        let input = self.places[self.nodes[run.start].1.reads[0].at()];
         let mut few = Vec::new();
         for columns in COLUMNS {
             let Some(spec) = Spec::choose(matrix.form, matrix.k, columns, stream, gated)
@@ -569,7 +568,7 @@ impl<'a> Planner<'a> {
                 continue;
             };
             let grid = spec.grid(rows, self.device.facts.multiprocessors);
-            let shared = spec.shared(rows, gated, matrix.row_bytes, grid);
+            let shared = spec.shared(rows, matrix.k, gated, input.f32, grid);
             if shared <= self.device.facts.shared_bytes {
                 few.push((columns, spec, self.book.gemv(spec, shared)));
             }

@@ -185,7 +185,7 @@ impl Probe {
         let (x, norm) = (self.random(4 * width as u64 * 2, 6)?, self.buffer(4 * k as u64)?);
         let out_rows = if gated { rows / 2 } else { rows };
         let grid = spec.grid(out_rows, self.device.facts.multiprocessors);
-        let shared = spec.shared(out_rows, gated, row_bytes, grid);
+        let shared = spec.shared(out_rows, k, gated, normed, grid);
         let kernel = kernels.get_with_shared(&spec.name(), shared)?;
         let base = GemvArgs {
             norm: if normed { norm.ptr() } else { 0 },

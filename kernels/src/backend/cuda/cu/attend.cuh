@@ -18,7 +18,7 @@ struct AttendArgs {
     u32 dim_k, dim_v;
     u32 window, chunk;   // 0: none
     float scale, softcap;
-    float* partial;      // split: [T][kv heads * row groups][splits][16][DV + 2]
+    float* partial;      // split: [T][kv heads * row groups][splits][16][DV + 4]
     u32* arrived;        // split: [T][kv heads * row groups], zero between launches
     u32 splits;
     const u32* tiles;    // tiled: [n][2] sequence and first token within it
@@ -255,27 +255,31 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     }
     __syncthreads();
     u64 unit = (u64)token * gridDim.x + blockIdx.x;
-    float* mine = a.partial + (unit * a.splits + split) * 16 * (DV + 2);
+    float* mine = a.partial + (unit * a.splits + split) * 16 * (DV + 4);
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < rows * DV; i += 128) {
+    for (u32 i = threadIdx.x * 4; i < rows * DV; i += 512) {
         u32 row = i / DV, d = i % DV;
-        float most = fmaxf(fmaxf(tops[0][row], tops[1][row]), fmaxf(tops[2][row], tops[3][row])), sum = 0.0f, all = 0.0f;
+        float most = fmaxf(fmaxf(tops[0][row], tops[1][row]), fmaxf(tops[2][row], tops[3][row])), all = 0.0f;
+        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             float f = tops[w][row] == none ? 0.0f : exp_2(tops[w][row] - most);
-            sum += f * rooms[((u64)w * rows + row) * DV + d];
+            float4 v = *(const float4*)(rooms + ((u64)w * rows + row) * DV + d);
+            sum[0] += f * v.x; sum[1] += f * v.y; sum[2] += f * v.z; sum[3] += f * v.w;
             all += f * totals[w][row];
         }
         if (splits == 1) {
+            float f = 1.0f;
             if (a.sinks) {
-                float sink = a.sinks[head0 + row] * LOG2E, next = fmaxf(most, sink), f = exp_2(most - next);
-                sum *= f;
+                float sink = a.sinks[head0 + row] * LOG2E, next = fmaxf(most, sink);
+                f = exp_2(most - next);
                 all = all * f + exp_2(sink - next);
             }
-            a.out[token * a.out_stride + (u64)(head0 + row) * DV + d] = from_f<bf16>(sum / all);
+            f /= all;
+            *(uint2*)(a.out + token * a.out_stride + (u64)(head0 + row) * DV + d) = make_uint2(pack_bf16(sum[0] * f, sum[1] * f), pack_bf16(sum[2] * f, sum[3] * f));
         } else {
-            mine[row * (DV + 2) + d] = sum;
-            if (d == 0) { mine[row * (DV + 2) + DV] = most; mine[row * (DV + 2) + DV + 1] = all; }
+            *(float4*)(mine + row * (DV + 4) + d) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+            if (d == 0) *(float2*)(mine + row * (DV + 4) + DV) = make_float2(most, all);
         }
     }
     if (splits == 1) return;
@@ -288,12 +292,12 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     __syncthreads();
     if (!last) return;
     __threadfence();
-    const float* parts = a.partial + unit * a.splits * 16 * (DV + 2);
+    const float* parts = a.partial + unit * a.splits * 16 * (DV + 4);
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < splits * rows; i += 128) {
-        const float* p = parts + ((i / rows) * 16 + i % rows) * (DV + 2) + DV;
-        part_top[i / rows][i % rows] = __ldcg(p);
-        part_total[i / rows][i % rows] = __ldcg(p + 1);
+        float2 v = __ldcg((const float2*)(parts + ((i / rows) * 16 + i % rows) * (DV + 4) + DV));
+        part_top[i / rows][i % rows] = v.x;
+        part_total[i / rows][i % rows] = v.y;
     }
     __syncthreads();
     for (u32 row = threadIdx.x; row < rows; row += 128) {
@@ -313,13 +317,17 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     }
     __syncthreads();
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < rows * DV; i += 128) {
+    for (u32 i = threadIdx.x * 4; i < rows * DV; i += 512) {
         u32 row = i / DV, d = i % DV;
-        const float* p = parts + row * (DV + 2) + d;
-        float sum = 0.0f;
+        const float* p = parts + row * (DV + 4) + d;
+        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 8
-        for (u32 s = 0; s < splits; s++) sum += part_top[s][row] * __ldcg(p + s * 16 * (DV + 2));
-        a.out[token * a.out_stride + (u64)(head0 + row) * DV + d] = from_f<bf16>(sum);
+        for (u32 s = 0; s < splits; s++) {
+            float4 v = __ldcg((const float4*)(p + s * 16 * (DV + 4)));
+            float f = part_top[s][row];
+            sum[0] += f * v.x; sum[1] += f * v.y; sum[2] += f * v.z; sum[3] += f * v.w;
+        }
+        *(uint2*)(a.out + token * a.out_stride + (u64)(head0 + row) * DV + d) = make_uint2(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]));
     }
 }
 

@@ -44,58 +44,72 @@ DEV GemvArgs of_choice(GemvArgs a) {
     return a;
 }
 
+// Where byte b of a staged activation lies: 16 bytes are left out after each 128, so that threads whose pieces lie 128 bytes or a part
+// of that from each other meet in no bank.
+DEV u32 staged(u32 b) { return b + (b >> 7) * 16; }
+
+// Sum over the block's THR working threads. One barrier: the room is not used again before the next.
+template <int THR> DEV float sum_working(float v, float* room) {
+    v = warp_sum(v);
+    if ((threadIdx.x & 31) == 0) room[threadIdx.x >> 5] = v;
+    asm volatile("bar.sync 1, %0;" ::"n"(THR) : "memory");
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < THR / 32; i++) sum += room[i];
+    return sum;
+}
+
+// Brings activation m to shared memory as it is stored, f32 ones times the norm's weights, 8 elements a thread at a time; returns the
+// factor of the norm. Threads of a warp read side by side, which their later pieces would not.
+template <int THR> DEV float stage(const GemvArgs& a, u32 m, u8* room, float* part) {
+    float squares = 0.0f;
+    for (u32 at = threadIdx.x * 8; at < a.k; at += THR * 8) {
+        if (a.x_f32) {
+            float v[8], g[8];
+            if (a.norm) load8(a.norm + at, g);
+            load8((const float*)a.x + m * a.x_stride + at, v);
+            if (a.norm)
+#pragma unroll
+                for (int i = 0; i < 8; i++) { squares += v[i] * v[i]; v[i] *= g[i]; }
+            *(float4*)(room + staged(at * 4)) = make_float4(v[0], v[1], v[2], v[3]);
+            *(float4*)(room + staged(at * 4 + 16)) = make_float4(v[4], v[5], v[6], v[7]);
+        } else *(uint4*)(room + staged(at * 2)) = *(const uint4*)((const bf16*)a.x + m * a.x_stride + at);
+    }
+    // Norms are of f32 activations.
+    float total = sum_working<THR>(squares, part);
+    return a.norm ? rsqrtf(total / (float)a.k + a.eps) : 1.0f;
+}
+// Eight of its elements.
+DEV void from_stage(const GemvArgs& a, const u8* room, u32 at, float scale, float* v) {
+    if (a.x_f32) {
+        float4 l = *(const float4*)(room + staged(at * 4)), h = *(const float4*)(room + staged(at * 4 + 16));
+        v[0] = l.x * scale; v[1] = l.y * scale; v[2] = l.z * scale; v[3] = l.w * scale;
+        v[4] = h.x * scale; v[5] = h.y * scale; v[6] = h.z * scale; v[7] = h.w * scale;
+    } else load8((const bf16*)(room + staged(at * 2)), v);
+}
+
 template <class F, int THR, int TPR, int NCH, int M> struct Activations {
     typename F::Piece piece[M][NCH];
-    MEM void load(const GemvArgs& a, u32 lane, bool counts, float* part) {
+    // `room` is what `stage` fills; sums of rows may lie there once this is done.
+    MEM void load(const GemvArgs& a, u32 lane, u8* room, float* part) {
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            float values[NCH][F::ELEMS];
-            float squares = 0.0f;
+            float scale = m < a.columns ? stage<THR>(a, m, room, part + THR / 32 * (m & 1)) : 0.0f;
 #pragma unroll
             for (int c = 0; c < NCH; c++) {
                 u32 chunk = c * TPR + lane;
-                bool there = chunk < a.chunks && m < a.columns;
+                float values[F::ELEMS];
 #pragma unroll
                 for (int i = 0; i < F::ELEMS; i += 8) {
-                    u64 at = m * a.x_stride + (u64)chunk * F::ELEMS + i;
-                    float g[8];
-                    // The norm's weights are on their way with the activations.
-                    if (a.norm && there) load8(a.norm + (u64)chunk * F::ELEMS + i, g);
-                    if (!there) {
+                    if (chunk < a.chunks && m < a.columns) from_stage(a, room, chunk * F::ELEMS + i, scale, values + i);
+                    else
 #pragma unroll
-                        for (int j = 0; j < 8; j++) values[c][i + j] = 0.0f;
-                    } else if (a.x_f32) load8((const float*)a.x + at, &values[c][i]);
-                    else load8((const bf16*)a.x + at, &values[c][i]);
-                    if (a.norm && there)
-#pragma unroll
-                        for (int j = 0; j < 8; j++) {
-                            squares += values[c][i + j] * values[c][i + j];
-                            values[c][i + j] *= g[j];
-                        }
+                        for (int j = 0; j < 8; j++) values[i + j] = 0.0f;
                 }
+                F::take(piece[m][c], values);
             }
-            if (a.norm) {
-                // Rooms in turn, so that one barrier a sum is enough.
-                float total = sum_working(counts ? squares : 0.0f, part + THR / 32 * (m & 1));
-                float scale = rsqrtf(total / (float)a.k + a.eps);
-#pragma unroll
-                for (int c = 0; c < NCH; c++)
-#pragma unroll
-                    for (int i = 0; i < F::ELEMS; i++) values[c][i] *= scale;
-            }
-#pragma unroll
-            for (int c = 0; c < NCH; c++) F::take(piece[m][c], values[c]);
+            asm volatile("bar.sync 1, %0;" ::"n"(THR) : "memory");
         }
-    }
-    // Sum over the working threads, whatever else is in the block.
-    MEM float sum_working(float v, float* part) {
-        v = warp_sum(v);
-        if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = v;
-        asm volatile("bar.sync 1, %0;" ::"n"(THR) : "memory");
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < THR / 32; i++) sum += part[i];
-        return sum;
     }
 };
 
@@ -159,6 +173,8 @@ template <int RS, int NST> DEV void fill_ring(const GemvArgs& a, u8* smem, u64* 
         bulk_copy(smem + s * stage_bytes, a.w + (u64)row * a.row_bytes, bytes, &full[s]);
         if (kinds == 2) bulk_copy(smem + s * stage_bytes + per * a.row_bytes, a.w + (u64)(a.rows + row) * a.row_bytes, bytes, &full[s]);
     }
+    // Nothing more to ask for: the next kernel may begin to fill its ring.
+    dependents_may_start();
 }
 
 // THR threads that compute and a warp that copies. RS rows a stage, NST stages. WHOLE: every thread has NCH chunks.
@@ -167,7 +183,6 @@ template <class F, int THR, int TPR, int NCH, int M, bool WHOLE, int RS, int NST
     __shared__ __align__(8) u64 full[NST], empty[NST];
     __shared__ float part[THR / 16];
     const int RG = THR / TPR, WPR = TPR / 32;
-    dependents_may_start();
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
     u32 kinds = a.gate >= 0 ? 2 : 1, per = RS / kinds, turns = (n + per - 1) / per;
     u32 stage_bytes = RS * a.row_bytes;
@@ -181,7 +196,7 @@ template <class F, int THR, int TPR, int NCH, int M, bool WHOLE, int RS, int NST
     Activations<F, THR, TPR, NCH, M> x;
     wait_for_inputs();
     float residual = gemv_residual<M>(a, first, n);
-    x.load(a, lane, group == 0, part);
+    x.load(a, lane, (u8*)sums, part);
     for (u32 turn = 0; turn < turns; turn++) {
         u32 s = turn % NST;
         barrier_wait(&full[s], (turn / NST) & 1);
@@ -247,7 +262,6 @@ template <class T, int WK, int NCH, int M, int RS, int NST> DEV void gemv_diagon
     __shared__ __align__(8) u64 full[NST], empty[NST];
     __shared__ float part[16];
     const int GROUPS = 8 / WK, SEGMENT = 32 * NCH;
-    dependents_may_start();
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
     u32 kinds = a.gate >= 0 ? 2 : 1, per = RS / kinds, turns = (n + per - 1) / per, stage_bytes = RS * a.row_bytes;
     float* sums = (float*)(smem + NST * stage_bytes);
@@ -263,35 +277,18 @@ template <class T, int WK, int NCH, int M, int RS, int NST> DEV void gemv_diagon
     float residual = gemv_residual<M>(a, first, n);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        float v[NCH][8], squares = 0.0f;
+        float scale = m < a.columns ? stage<256>(a, m, (u8*)sums, part + 8 * (m & 1)) : 0.0f;
 #pragma unroll
         for (int c = 0; c < NCH; c++) {
-            u32 k = at + (c ^ swap) * 32;
-            float w[8];
-            if (a.norm) load8(a.norm + k, w);
-            if (m >= a.columns) {
+            float v[8];
+            if (m < a.columns) from_stage(a, (u8*)sums, at + (c ^ swap) * 32, scale, v);
+            else
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[c][i] = 0.0f;
-            } else if (a.x_f32) load8((const float*)a.x + m * a.x_stride + k, v[c]);
-            else load8((const bf16*)a.x + m * a.x_stride + k, v[c]);
-            if (a.norm)
+                for (int i = 0; i < 8; i++) v[i] = 0.0f;
 #pragma unroll
-                for (int i = 0; i < 8; i++) { squares += v[c][i] * v[c][i]; v[c][i] *= w[i]; }
+            for (int i = 0; i < 4; i++) x[m][c][i] = pack_plain<T>(v[2 * i], v[2 * i + 1]);
         }
-        float scale = 1.0f;
-        if (a.norm) {
-            squares = warp_sum(group == 0 ? squares : 0.0f);
-            if (lane == 0) part[8 * (m & 1) + warp] = squares;
-            asm volatile("bar.sync 1, 256;" ::: "memory");
-            float total = 0.0f;
-#pragma unroll
-            for (int i = 0; i < 8; i++) total += part[8 * (m & 1) + i];
-            scale = rsqrtf(total / (float)a.k + a.eps);
-        }
-#pragma unroll
-        for (int c = 0; c < NCH; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[m][c][i] = pack_plain<T>(v[c][2 * i] * scale, v[c][2 * i + 1] * scale);
+        asm volatile("bar.sync 1, 256;" ::: "memory");
     }
     for (u32 turn = 0; turn < turns; turn++) {
         u32 s = turn % NST, count = min(per, n - turn * per);
@@ -346,7 +343,7 @@ template <class F, int TPR, int NCH, int M, int RU> DEV void gemv_plain(const Ge
     GemvArgs a = of_choice(given);
     u32 first = (u64)a.rows * blockIdx.x / gridDim.x, end = (u64)a.rows * (blockIdx.x + 1) / gridDim.x, n = end - first;
     float residual = gemv_residual<M>(a, first, n);
-    x.load(a, lane, group == 0, part);
+    x.load(a, lane, (u8*)sums, part);
     for (u32 kind = 0; kind < (a.gate >= 0 ? 2u : 1u); kind++)
         for (u32 base = group * RU; base < n + RU; base += RG * RU) {
             if (base >= n) break;

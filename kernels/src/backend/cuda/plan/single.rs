@@ -267,7 +267,7 @@ fn moe_experts(planner: &mut Planner<'_>, at: usize) -> Units {
         let spec = Spec::choose(matrix.form, matrix.k, 1, false, gated);
         let spec = spec.ok_or_else(|| no_kernel("moe_experts", "rows are too long"))?;
         let rows = matrix.rows / op.experts / if gated { 2 } else { 1 };
-        let kernel = planner.book.gemv(spec, spec.shared(rows, gated, matrix.row_bytes, 1).min(planner.device.facts.shared_bytes));
+        let kernel = planner.book.gemv(spec, spec.shared(rows, matrix.k, gated, from.f32, 1).min(planner.device.facts.shared_bytes));
         Ok((matrix, spec, kernel))
     };
     let gate_up = matrix(planner, &gate_up, true)?;

@@ -155,16 +155,18 @@ impl Spec {
         most.max(least).min(rows.max(1) as u32)
     }
 
-    /// Dynamic shared memory of a block.
-    pub fn shared(&self, rows: usize, gated: bool, row_bytes: usize, grid: u32) -> u32 {
+    /// Dynamic shared memory of a block for rows of `k` elements: the ring, and behind it an activation or the sums of warps.
+    pub fn shared(&self, rows: usize, k: usize, gated: bool, x_f32: bool, grid: u32) -> u32 {
         let per_block = rows / grid as usize + 1;
         let kinds = if gated { 2 } else { 1 };
         let sums = per_block * kinds * self.columns * (self.threads_per_row / 32) * 4;
         let stages = match self.way {
-            Way::Stream { rows, stages } | Way::Diagonal { rows, stages } => rows * stages * row_bytes,
+            Way::Stream { rows, stages } | Way::Diagonal { rows, stages } => rows * stages * self.form.row_bytes(k),
             Way::Plain => 0,
         };
-        (stages + sums) as u32
+        let bytes = k.next_multiple_of(8) * if x_f32 { 4 } else { 2 };
+        let activation = bytes + bytes / 128 * 16 + 32;
+        (stages + sums.max(activation)) as u32
     }
 }
 

@@ -140,7 +140,7 @@ impl Experts {
             chosen_stride: self.ids.stride as u32,
             ..GemvArgs::default()
         };
-        let shared = spec.shared(rows, gated, matrix.row_bytes, grid);
+        let shared = spec.shared(rows, matrix.k, gated, from.f32, grid);
         // The second dimension of a grid ends at 65535; choices of a step stay below.
         let shape = Shape::plane(grid, choices as u32, 256).with_shared(shared);
         // SAFETY: arguments of `gemv_plain`; `ids` has top_k numbers a token.

@@ -106,7 +106,7 @@ impl Project {
             scale,
             ..GemvArgs::default()
         };
-        let shape = Shape::line(grid, spec.block()).with_shared(spec.shared(rows, gated, *row_bytes, grid));
+        let shape = Shape::line(grid, spec.block()).with_shared(spec.shared(rows, *k, gated, self.from.f32, grid));
         // SAFETY: arguments of the kernels of `cu/gemv.cuh`; sizes are those of the weight and the values.
         unsafe { cx.launch(*kernel, shape, args![args]) }?;
         Ok(true)

@@ -58,7 +58,7 @@ fn rows(model: &Model, style: Style, plugin: Option<&Plugin>, ids: &[u32]) -> Re
         match conformance::made(plugin, "{}")? {
             Instance::KvCache(format) => options.kv_format = Some(format.into()),
             Instance::Op(op) => options.ops = vec![(plugin.manifest()?.name, op)],
-            Instance::Drafter(_) | Instance::DraftHead { .. } | Instance::PrefixCache(_) => {}
+            Instance::Cuda(_) | Instance::Drafter(_) | Instance::DraftHead { .. } | Instance::PrefixCache(_) => {}
         }
     }
     let mut executor = build(model, options)?;

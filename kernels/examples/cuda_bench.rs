@@ -22,7 +22,8 @@ struct Args {
 }
 
 fn args() -> Args {
-    let mut out = Args { model: String::new(), depths: vec![], prefills: vec![], batches: vec![], off: vec![], profile: false };
+    let mut out =
+        Args { model: String::new(), depths: vec![], prefills: vec![], batches: vec![], off: vec![], profile: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|w| w.parse().ok()).unwrap_or(0);
@@ -42,12 +43,22 @@ fn args() -> Args {
 fn kernels() {
     let probe = Probe::open(0).unwrap_or_else(|e| panic!("{e}"));
     let read = median(&probe.read_bytes_s(8 << 30, 10).unwrap_or_default());
-    println!("read {:.3} TB/s, copy {:.3} TB/s", read / 1e12, median(&probe.copy_bytes_s(4 << 30, 10).unwrap_or_default()) / 1e12);
+    println!(
+        "read {:.3} TB/s, copy {:.3} TB/s",
+        read / 1e12,
+        median(&probe.copy_bytes_s(4 << 30, 10).unwrap_or_default()) / 1e12
+    );
     for early in [false, true] {
         println!("node {:.2} us, early {early}", median(&probe.node_s(early, 10).unwrap_or_default()) * 1e6);
     }
     for form in [Form::Bf16, Form::Q8, Form::Q4K, Form::Q6K] {
-        for (rows, k, gated) in [(4096, 4096, false), (6144, 4096, false), (24576, 4096, true), (4096, 12288, false), (151_936, 4096, false)] {
+        for (rows, k, gated) in [
+            (4096, 4096, false),
+            (6144, 4096, false),
+            (24576, 4096, true),
+            (4096, 12288, false),
+            (151_936, 4096, false),
+        ] {
             let mut line = format!("{:5} {rows:6}x{k:5}", form.name());
             let Some(spec) = Spec::choose(form, k, 1, true, gated) else { continue };
             let mut ways = vec![spec];

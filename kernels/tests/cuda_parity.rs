@@ -25,18 +25,41 @@ fn gpu() -> bool {
 fn fixtures() -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
     let root = if own.exists() { own } else { PathBuf::from("tests/fixtures") };
-    let names = ["gemma2", "gemma3", "granite", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3"];
-    let mut out: Vec<_> = names.map(|name| root.join("arch").join(name)).into_iter().filter(|path| path.join("config.json").exists()).collect();
+    let names = [
+        "gemma2",
+        "gemma3",
+        "granite",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+    ];
+    let mut out: Vec<_> = names
+        .map(|name| root.join("arch").join(name))
+        .into_iter()
+        .filter(|path| path.join("config.json").exists())
+        .collect();
     let model = root.join("../../tests/models/tiny-qwen3");
     out.extend(Some(model).filter(|path| path.exists()));
     out.extend(std::env::var_os("CRIT_MODELS").map(PathBuf::from).into_iter().flat_map(|root| {
-        ["tiny-qwen3", "tiny-qwen3-moe"].map(|name| root.join(name)).into_iter().filter(|path| path.exists()).collect::<Vec<_>>()
+        ["tiny-qwen3", "tiny-qwen3-moe"]
+            .map(|name| root.join(name))
+            .into_iter()
+            .filter(|path| path.exists())
+            .collect::<Vec<_>>()
     }));
     out
 }
 
 fn ids(n: usize, vocab: usize, seed: u32) -> Vec<u32> {
-    (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(97)) >> 7) % vocab as u32).collect()
+    (0..n as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(97)) >> 7) % vocab as u32)
+        .collect()
 }
 
 /// Logits of every position, the tokens given in steps of these sizes (the last one repeats).
@@ -68,7 +91,8 @@ fn error(got: &[f32], want: &[f32]) -> f64 {
 }
 
 fn cuda(model: &Model, strategies: &[Strategy]) -> CudaExecutor {
-    let options = CudaOptions { strategies: strategies.to_vec(), max_step_tokens: 512, ..CudaOptions::new(CONTEXT, 20) };
+    let options =
+        CudaOptions { strategies: strategies.to_vec(), max_step_tokens: 512, ..CudaOptions::new(CONTEXT, 20) };
     build(model, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -137,7 +161,8 @@ fn compare(name: &str, path: &Path, failures: &mut Vec<String>) {
         // Twice: once outside a graph, once captured.
         for _ in 0..2 {
             engine.step(&batch, &mut logits).unwrap();
-            let wanted: Vec<f32> = (0..width).flat_map(|slot| stepped[(40 + slot) * vocab..(41 + slot) * vocab].to_vec()).collect();
+            let wanted: Vec<f32> =
+                (0..width).flat_map(|slot| stepped[(40 + slot) * vocab..(41 + slot) * vocab].to_vec()).collect();
             note(&format!("batch of {width}"), error(&logits, &wanted));
         }
     }
@@ -174,16 +199,28 @@ fn committed_models_match_the_exact_reference() {
 
 /// Name, whether a GGUF file can say it, config.
 const SHAPES: &[(&str, bool, &str)] = &[
-    ("heads of 128", true, r#"{"model_type": "qwen3", "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 2, "num_attention_heads": 8,
+    (
+        "heads of 128",
+        true,
+        r#"{"model_type": "qwen3", "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 2, "num_attention_heads": 8,
         "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 1000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-        "tie_word_embeddings": false}"#),
-    ("heads of 64, 20 to one", true, r#"{"model_type": "llama", "hidden_size": 1280, "intermediate_size": 768, "num_hidden_layers": 2,
+        "tie_word_embeddings": false}"#,
+    ),
+    (
+        "heads of 64, 20 to one",
+        true,
+        r#"{"model_type": "llama", "hidden_size": 1280, "intermediate_size": 768, "num_hidden_layers": 2,
         "num_attention_heads": 20, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 512, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "tie_word_embeddings": true}"#),
-    ("windows, heads of 256", false, r#"{"model_type": "gemma3_text", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+        "rope_theta": 10000.0, "tie_word_embeddings": true}"#,
+    ),
+    (
+        "windows, heads of 256",
+        false,
+        r#"{"model_type": "gemma3_text", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 768, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
         "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window": 20, "sliding_window_pattern": 2, "query_pre_attn_scalar": 256,
-        "hidden_activation": "gelu_pytorch_tanh"}"#),
+        "hidden_activation": "gelu_pytorch_tanh"}"#,
+    ),
 ];
 
 #[test]
@@ -203,7 +240,8 @@ fn synthetic_models_match_in_every_form() {
         for scheme in ["q8_0", "q4_k_m", "q6_k"].into_iter().filter(|_| *gguf) {
             let Some(scheme) = Scheme::find(scheme) else { panic!("no scheme {scheme}") };
             let out = folder.path().join(format!("{}.gguf", scheme.name));
-            quantize(&plain, scheme, &out, &QuantizeOptions { threads: None }, &|_, _| {}).unwrap_or_else(|e| panic!("{name}: {e}"));
+            quantize(&plain, scheme, &out, &QuantizeOptions { threads: None }, &|_, _| {})
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
             compare(&format!("{name}, {}", scheme.name), &out, &mut failures);
         }
     }

@@ -6,8 +6,9 @@ use crate::next::Next;
 use crate::workspace::Workspace;
 use crit_core::error::ErrorKind;
 use crit_core::json;
-use crit_core::plugin::{Assembly, Manifest, PluginUse, QualityMode, ResolvedPlugin, resolve};
+use crit_core::plugin::{Assembly, Manifest, PluginUse, QualityMode, ResolvedPlugin, Slot, resolve};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// An assembly that keeps all rules.
@@ -64,6 +65,16 @@ pub fn check(assembly: Assembly, own: &[Manifest]) -> Result<Checked, ToolError>
     let plugins =
         resolve(&assembly, &known).map_err(|error| ToolError::from(error).with_next(Next::call("inference_search")))?;
     Ok(Checked { assembly, plugins })
+}
+
+/// Every catalogue entry made for `backend` and no other, with its default options: all a backend can do.
+///
+/// # Errors
+/// The catalogue cannot be read.
+pub fn all_for(backend: &str) -> Result<Vec<PluginUse>, ToolError> {
+    let own = |manifest: &Manifest| manifest.slot == Slot::Op && manifest.backends == [backend] && backend != "cpu";
+    let uses = |manifest: Manifest| PluginUse { name: manifest.name, options: BTreeMap::new() };
+    Ok(catalog::manifests()?.into_iter().filter(own).map(uses).collect())
 }
 
 /// The assembly with everything said: every plugin's version and options. What a candidate digest covers; the model's

@@ -3,6 +3,7 @@
 use crate::candidate::Candidate;
 use crate::context::Context;
 use crate::error::ToolError;
+use crate::gpu;
 use crate::host::{self, Host};
 use crate::judge::{self, Extent};
 use crate::limits;
@@ -271,6 +272,8 @@ struct Bench<'a> {
     book: Option<Book<'a>>,
     candidate: Candidate,
     probe: Probe,
+    /// Of the device, for candidates that run on one.
+    gpu: Option<gpu::Found>,
     seed: u64,
 }
 
@@ -282,9 +285,13 @@ impl<'a> Bench<'a> {
         params: &Params,
     ) -> Result<Self, ToolError> {
         let probe = limits::measured(context, false, &ProbeOptions::quick())?;
+        let gpu = match candidate.assembly.backend() {
+            "cuda" => Some(gpu::measured(context, candidate.assembly.device().unwrap_or(0), false)?),
+            _ => None,
+        };
         // The candidate is frozen: what is drawn now it cannot have seen.
         let seed = params.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
-        Ok(Self { context, book, candidate, probe, seed })
+        Ok(Self { context, book, candidate, probe, gpu, seed })
     }
 
     fn threads(&self) -> u32 {
@@ -293,7 +300,10 @@ impl<'a> Bench<'a> {
     }
 
     fn limits(&self) -> Limits {
-        self.probe.limits(self.threads())
+        match &self.gpu {
+            Some(gpu) => gpu.limits(),
+            None => self.probe.limits(self.threads()),
+        }
     }
 
     fn measure(&mut self, params: &Params) -> Result<Evaluation, ToolError> {

@@ -19,6 +19,7 @@ pub mod embedded;
 pub mod engines;
 pub mod error;
 pub mod floor;
+pub mod gpu;
 pub mod host;
 pub mod jobs;
 pub mod judge;

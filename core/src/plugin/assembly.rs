@@ -98,6 +98,16 @@ impl Assembly {
         self.target.split(':').next().unwrap_or_default()
     }
 
+    /// The device's number in `target`: 1 of `cuda:1`, 0 if it has none, `None` if what is there is no number or the backend has
+    /// no devices.
+    pub fn device(&self) -> Option<usize> {
+        match self.target.split_once(':') {
+            None => Some(0),
+            Some(("cuda", number)) => number.parse().ok(),
+            Some(_) => None,
+        }
+    }
+
     /// The same assembly without one plugin.
     pub fn without(&self, plugin: &str) -> Self {
         let mut other = self.clone();
@@ -300,11 +310,14 @@ pub fn resolve(assembly: &Assembly, known: &[&Manifest]) -> Result<Vec<ResolvedP
 fn check_fields(assembly: &Assembly) -> Result<(), AssemblyError> {
     let field = |field, why: &str| Err(AssemblyError::Field { field, why: why.into() });
     match assembly.backend() {
-        "cpu" => {}
+        "cpu" | "cuda" => {}
         other => {
-            let why = format!("`{other}` is not a target of this build; `cpu` is");
+            let why = format!("`{other}` is not a target; `cpu`, `cuda` and `cuda:N` are");
             return Err(AssemblyError::Field { field: "target", why });
         }
+    }
+    if assembly.device().is_none() {
+        return field("target", "must be `cpu`, `cuda` or `cuda:N`, N the device's number");
     }
     if assembly.max_batch == 0 || assembly.max_batch > 1024 {
         return field("max_batch", "must be between 1 and 1024");

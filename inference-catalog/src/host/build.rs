@@ -7,6 +7,7 @@ use crit_core::model::plain::{PlainExecutor, PlainSizes};
 use crit_core::plugin::{Assembly, AssemblyError, Slot};
 use crit_core::protocol::host::Identity;
 use crit_core::runtime::{Engine, EngineConfig, EngineError, Executor, Policies};
+use crit_kernels::backend::cuda::{self, CudaOptions, Strategy};
 use crit_kernels::exec::{self, ExecOptions, KvF16, KvF32, KvFormat, OpPlugin, Style};
 use crit_kernels::plugin::{Instance, Plugin};
 use std::sync::Arc;
@@ -74,7 +75,7 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
     }
     let identity = identity(assembly, &model, &chosen, kind);
     check_applicable(&chosen, &model)?;
-    let Parts { policies, kv_format, ops } = make(&chosen)?;
+    let Parts { policies, kv_format, ops, strategies } = make(&chosen)?;
     if policies.draft_head.is_some() && model.program.draft().is_none() {
         let plugin = chosen.iter().find(|c| c.resolved.manifest.slot == Slot::Drafter);
         return Err(HostError::NotApplicable {
@@ -88,6 +89,7 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
     let executor = match kind {
         ExecutorKind::Plain => plain(model, &sizes)?,
         ExecutorKind::Exact => cpu(Style::Exact, &model, &sizes, Arc::new(KvF32), Vec::new())?,
+        ExecutorKind::Base if assembly.backend() == "cuda" => gpu(&model, &sizes, assembly, strategies)?,
         ExecutorKind::Base => {
             let format = kv_format.unwrap_or_else(|| Arc::new(KvF16));
             cpu(Style::Base, &model, &sizes, format, ops)?
@@ -133,6 +135,7 @@ struct Parts {
     kv_format: Option<Arc<dyn KvFormat>>,
     /// By name, for errors and times.
     ops: Vec<(String, Box<dyn OpPlugin>)>,
+    strategies: Vec<Strategy>,
 }
 
 fn make(chosen: &[Chosen]) -> Result<Parts, HostError> {
@@ -142,6 +145,7 @@ fn make(chosen: &[Chosen]) -> Result<Parts, HostError> {
             Instance::Drafter(drafter) => parts.policies.drafter = Some(drafter),
             Instance::DraftHead { tokens } => parts.policies.draft_head = Some(tokens),
             Instance::KvCache(format) => parts.kv_format = Some(Arc::from(format)),
+            Instance::Cuda(strategy) => parts.strategies.push(strategy),
             Instance::Op(op) => parts.ops.push((resolved.manifest.name.clone(), op)),
             Instance::PrefixCache(cache) => parts.policies.prefix_cache = Some(cache),
         }
@@ -189,6 +193,22 @@ impl Sizes {
         let what = format!("the model with {} sequences of {} tokens", self.slots, self.context);
         memory::require(&what, self.needed_bytes(model, row_bytes), memory::free_bytes())
     }
+}
+
+fn gpu(
+    model: &Model,
+    sizes: &Sizes,
+    assembly: &Assembly,
+    strategies: Vec<Strategy>,
+) -> Result<Box<dyn Executor>, HostError> {
+    let model = model.clone().without_draft();
+    let options = CudaOptions {
+        ordinal: assembly.device().unwrap_or(0),
+        blocks: sizes.blocks,
+        strategies,
+        ..CudaOptions::new(sizes.context, sizes.slots)
+    };
+    Ok(Box::new(cuda::build(&model, &options)?))
 }
 
 fn plain(model: Model, sizes: &Sizes) -> Result<Box<dyn Executor>, HostError> {

@@ -6,6 +6,7 @@ use crit_core::model::ModelError;
 use crit_core::plugin::AssemblyError;
 use crit_core::protocol::host::HostError as ServeError;
 use crit_core::runtime::EngineError;
+use crit_kernels::backend::cuda::CudaError;
 use crit_kernels::exec::BuildError;
 use crit_kernels::plugin::PluginError;
 use std::io;
@@ -48,6 +49,9 @@ pub enum HostError {
     /// Memory.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// The socket.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -69,6 +73,7 @@ impl HostError {
             Self::Model(error) => Some(error),
             Self::Build(error) => Some(error),
             Self::Engine(error) => Some(error),
+            Self::Cuda(error) => Some(error),
             Self::Serve(error) => Some(error),
             Self::Usage { .. } | Self::Foreign | Self::NotApplicable { .. } | Self::Stdout { .. } => None,
         }

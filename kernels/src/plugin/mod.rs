@@ -8,6 +8,7 @@
 
 pub mod conformance;
 
+use crate::backend::cuda::Strategy;
 use crate::exec::{KvFormat, OpPlugin};
 use crit_core::digest::Digest;
 use crit_core::error::{Diagnose, ErrorKind};
@@ -44,6 +45,8 @@ pub enum Instance {
     KvCache(Box<dyn KvFormat>),
     /// Kernels for ops of the program.
     Op(Box<dyn OpPlugin>),
+    /// A way of the CUDA backend to be faster: which units it makes of the program's ops, and how it launches them.
+    Cuda(Strategy),
 }
 
 impl Instance {
@@ -53,7 +56,7 @@ impl Instance {
             Self::PrefixCache(_) => Slot::PrefixCache,
             Self::Drafter(_) | Self::DraftHead { .. } => Slot::Drafter,
             Self::KvCache(_) => Slot::KvCache,
-            Self::Op(_) => Slot::Op,
+            Self::Op(_) | Self::Cuda(_) => Slot::Op,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::printer::Printer;
 use crit_core::error::ErrorKind;
+use crit_kernels::backend::cuda;
 use crit_tools::{Context, ToolError};
 use serde_json::{Value, json};
 use std::process::{Command, ExitCode, Stdio};
@@ -15,7 +16,8 @@ pub struct Args {}
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(_: &Args, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
-    let checks = [workspace(context), jobs(context), compiler("cargo"), compiler("cc"), memory(), device()];
+    let checks = [workspace(context), jobs(context), compiler("cargo"), compiler("cc"), memory()];
+    let checks: Vec<Value> = checks.into_iter().chain(gpu()).collect();
     let missing = checks.iter().any(|check| check["ok"] == false && check["needed"] == true);
     printer.output(&json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -63,8 +65,33 @@ fn memory() -> Value {
     }
 }
 
-fn device() -> Value {
-    let driver = std::path::Path::new("/proc/driver/nvidia/version").exists();
-    let says = if driver { "an NVIDIA driver is loaded; this build runs engines on the CPU" } else { "no GPU driver" };
-    check("gpu", true, false, says.into())
+/// Driver and devices, then the libraries engines on them need.
+fn gpu() -> Vec<Value> {
+    let found = match cuda::devices() {
+        Ok(found) => found,
+        Err(absent) => return vec![check("gpu", true, false, absent.to_string())],
+    };
+    let device = |facts: &cuda::DeviceFacts| {
+        let (major, minor) = facts.capability;
+        let driver = facts.driver_version;
+        let says = format!(
+            "cuda:{}: {}, compute capability {major}.{minor}, {} MiB, driver interface {}.{}",
+            facts.ordinal,
+            facts.name,
+            facts.memory_bytes >> 20,
+            driver / 1000,
+            driver % 1000 / 10
+        );
+        check("gpu", facts.capability >= (8, 0), false, says)
+    };
+    let mut checks: Vec<Value> = found.iter().map(device).collect();
+    checks.push(match cuda::compile::nvrtc_version() {
+        Ok((major, minor)) => check("nvrtc", true, false, format!("{major}.{minor}")),
+        Err(error) => check("nvrtc", false, false, error.to_string()),
+    });
+    checks.push(match cuda::blas::Blas::version() {
+        Some(version) => check("cublaslt", true, false, version.to_string()),
+        None => check("cublaslt", false, false, cuda::Absent::NoLibrary("cuBLASLt (libcublasLt)").to_string()),
+    });
+    checks
 }

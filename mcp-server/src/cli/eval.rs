@@ -9,7 +9,7 @@ use crit_core::error::ErrorKind;
 use crit_core::plugin::Assembly;
 use crit_eval::probe::ProbeOptions;
 use crit_eval::speed::DirectOptions;
-use crit_tools::{Context, ToolError, assembly, engines, host, limits, speed};
+use crit_tools::{Context, ToolError, assembly, engines, gpu, host, limits, speed};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ enum Action {
 struct Speed {
     /// Model file or folder.
     model: PathBuf,
-    /// `base`, `reference`, `plain`, or an engine.json.
+    /// `base`, `full` (with every plugin made for the target alone), `reference`, `plain`, or an engine.json.
     #[arg(long, default_value = "base")]
     engine: String,
     /// Where it runs.
@@ -167,7 +167,8 @@ fn unrecorded(path: &Path, args: &Whole, context: &Context, printer: &Printer) -
 fn measure(args: &Speed, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
     let bar = printer.progress();
     let context = context.reporting_to(printer.reporter(&bar));
-    let kind = engines::Kind::parse(&args.engine)?;
+    let full = args.engine == "full";
+    let kind = engines::Kind::parse(if full { "base" } else { &args.engine })?;
     let mut plan = match &kind {
         engines::Kind::Assembly(path) => assembly::from_file(path)?,
         _ => Assembly::base(PathBuf::new()),
@@ -175,6 +176,9 @@ fn measure(args: &Speed, context: &Context, printer: &Printer) -> Result<ExitCod
     plan.model = call::absolute(&args.model);
     plan.target = args.target.clone();
     plan.threads = args.threads.or(plan.threads);
+    if full {
+        plan.plugins = assembly::all_for(plan.backend())?;
+    }
     let needed = args.depth as usize + args.prompt_tokens as usize + args.generate_tokens as usize + 1;
     let longest = crit_tools::model::open(&plan.model)?.program.max_context;
     plan.context = Some(plan.context.unwrap_or(needed).max(needed).min(longest));
@@ -182,8 +186,13 @@ fn measure(args: &Speed, context: &Context, printer: &Printer) -> Result<ExitCod
     assembly::check(plan.clone(), &[])?;
     let config = host::write_config(&context, &plan, &format!("speed-{}", std::process::id()))?;
     let command = host::own_command(&context, &config, kind.executor(), "speed")?;
-    let probe = limits::measured(&context, false, &ProbeOptions::quick())?;
-    let threads = plan.threads.and_then(|threads| u32::try_from(threads).ok()).unwrap_or(probe.machine.cores);
+    let found = if plan.backend() == "cuda" {
+        gpu::measured(&context, plan.device().unwrap_or(0), false)?.limits()
+    } else {
+        let probe = limits::measured(&context, false, &ProbeOptions::quick())?;
+        let threads = plan.threads.and_then(|threads| u32::try_from(threads).ok()).unwrap_or(probe.machine.cores);
+        probe.limits(threads)
+    };
     let options = DirectOptions {
         prompt_tokens: args.prompt_tokens,
         generate_tokens: args.generate_tokens,
@@ -192,7 +201,7 @@ fn measure(args: &Speed, context: &Context, printer: &Printer) -> Result<ExitCod
         ..DirectOptions::default()
     };
     let _alone = context.measure("eval speed")?;
-    let measured = speed::through_protocol(&context, &plan, &command, &probe.limits(threads), &options);
+    let measured = speed::through_protocol(&context, &plan, &command, &found, &options);
     bar.finish_and_clear();
     printer.output(&serde_json::to_value(measured?.0).unwrap_or_default())?;
     Ok(ExitCode::SUCCESS)

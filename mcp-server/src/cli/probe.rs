@@ -2,7 +2,8 @@
 
 use super::printer::Printer;
 use crit_eval::probe::ProbeOptions;
-use crit_tools::{Context, ToolError, limits};
+use crit_kernels::backend::cuda;
+use crit_tools::{Context, ToolError, gpu, limits};
 use std::process::ExitCode;
 
 /// Arguments.
@@ -14,6 +15,9 @@ pub struct Args {
     /// Show what was measured since boot, if there is something.
     #[arg(long)]
     kept: bool,
+    /// The GPUs instead: memory, matrix products, launches, the way to the host.
+    #[arg(long)]
+    devices: bool,
 }
 
 /// Runs the command.
@@ -23,6 +27,14 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
     let bar = printer.progress();
     let context = context.reporting_to(printer.reporter(&bar));
+    if args.devices {
+        let all = cuda::devices().map_err(|absent| gpu::told(absent.into()))?;
+        let found =
+            all.iter().map(|facts| gpu::measured(&context, facts.ordinal, !args.kept)).collect::<Result<Vec<_>, _>>();
+        bar.finish_and_clear();
+        printer.output(&serde_json::json!({"devices": found?}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let options = if args.full { ProbeOptions::full() } else { ProbeOptions::quick() };
     let probe = limits::measured(&context, !args.kept, &options);
     bar.finish_and_clear();

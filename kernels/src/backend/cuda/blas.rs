@@ -159,7 +159,12 @@ impl Blas {
         .map_err(CudaError::blas(format!("product of {:?}", product.size)))
     }
 
-    fn proposals(&self, product: &Product, call: &Call, most: i32) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>, CudaError> {
+    fn proposals(
+        &self,
+        product: &Product,
+        call: &Call,
+        most: i32,
+    ) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>, CudaError> {
         let what = || format!("product of {:?}", product.size);
         // SAFETY: descriptors live; the array has room for `most` results, of which `found` are written.
         unsafe {
@@ -171,7 +176,11 @@ impl Blas {
             for (attribute, at, step) in [
                 (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.w.0, product.w.1 * 2),
                 (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.x.0, product.x.1 * 2),
-                (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.c.map_or(product.y.0, |c| c.0), product.y.1 * 2),
+                (
+                    P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                    product.c.map_or(product.y.0, |c| c.0),
+                    product.y.1 * 2,
+                ),
                 (P::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.y.0, product.y.1 * 2),
             ] {
                 let aligned = 1u32 << (at | step as u64 | 256).trailing_zeros().min(8);
@@ -184,7 +193,19 @@ impl Blas {
             let status = done.and_then(|()| {
                 let (a, b, c, d) = (call.a, call.b, call.c, call.d);
                 let out = results.as_mut_ptr();
-                sys::cublasLtMatmulAlgoGetHeuristic(self.handle, call.desc, a, b, c, d, preference, most, out, &mut found).result()
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    self.handle,
+                    call.desc,
+                    a,
+                    b,
+                    c,
+                    d,
+                    preference,
+                    most,
+                    out,
+                    &mut found,
+                )
+                .result()
             });
             let _ = lt::destroy_matmul_pref(preference);
             status.map_err(CudaError::blas(what()))?;
@@ -308,7 +329,8 @@ fn read(path: &std::path::Path) -> Known {
 }
 
 fn write(path: &std::path::Path, known: &Known) {
-    let line = |(name, words): (&String, &[u64; 8])| format!("{name}\t{}\n", words.map(|word| word.to_string()).join(" "));
+    let line =
+        |(name, words): (&String, &[u64; 8])| format!("{name}\t{}\n", words.map(|word| word.to_string()).join(" "));
     let text: String = known.iter().map(line).collect();
     let part = path.with_extension(format!("{}.part", std::process::id()));
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -331,12 +353,14 @@ impl Call {
         let (m, n, k) = product.size;
         let wrong = || CudaError::blas(format!("describing a product of {:?}", product.size));
         let (number, out) = (product.number.library(), product.y.2.library());
-        let desc = lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, Number::F32.library()).map_err(wrong())?;
+        let desc = lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, Number::F32.library())
+            .map_err(wrong())?;
         // CUBLAS_OP_T.
         let turned = 1i32;
         let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
         // SAFETY: a live descriptor and a number of the attribute's size.
-        unsafe { lt::set_matmul_desc_attribute(desc, attribute, std::ptr::from_ref(&turned).cast(), 4) }.map_err(wrong())?;
+        unsafe { lt::set_matmul_desc_attribute(desc, attribute, std::ptr::from_ref(&turned).cast(), 4) }
+            .map_err(wrong())?;
         let layout = |number, rows: usize, columns: usize, step: usize| {
             lt::create_matrix_layout(number, rows as u64, columns as u64, step as i64).map_err(wrong())
         };

@@ -19,8 +19,18 @@ macro_rules! files {
 }
 
 /// The kernel files.
-pub const FILES: &[(&str, &str)] =
-    files!["attend.cuh", "crit.cuh", "elementwise.cu", "forms.cuh", "gemv.cuh", "heads.cu", "heads.cuh", "moe.cu", "probe.cu", "unpack.cu"];
+pub const FILES: &[(&str, &str)] = files![
+    "attend.cuh",
+    "crit.cuh",
+    "elementwise.cu",
+    "forms.cuh",
+    "gemv.cuh",
+    "heads.cu",
+    "heads.cuh",
+    "moe.cu",
+    "probe.cu",
+    "unpack.cu"
+];
 
 /// The text of a kernel file with its includes in place, each once.
 ///
@@ -183,16 +193,19 @@ impl Kernels {
         for ((_, text), cubin) in sources.iter().zip(cubins) {
             let cubin = cubin?;
             // SAFETY: a whole cubin for this device; the module is unloaded in `drop`.
-            let module = unsafe { result::module::load_data(cubin.as_ptr().cast()) }.map_err(CudaError::driver("loading a cubin"))?;
+            let module = unsafe { result::module::load_data(cubin.as_ptr().cast()) }
+                .map_err(CudaError::driver("loading a cubin"))?;
             kernels.modules.push(module);
             for name in names(text) {
                 let symbol = CString::new(name).unwrap_or_default();
                 // SAFETY: the module is loaded.
-                let function = unsafe { result::module::get_function(module, symbol) }.map_err(CudaError::driver("finding a kernel"))?;
+                let function = unsafe { result::module::get_function(module, symbol) }
+                    .map_err(CudaError::driver("finding a kernel"))?;
                 // A multiprocessor that changes its share of shared memory between kernels has to run empty first.
                 let carveout = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
                 // SAFETY: a live function; 100 per cent is a valid share.
-                unsafe { result::function::set_function_attribute(function, carveout, 100) }.map_err(CudaError::driver("carve-out"))?;
+                unsafe { result::function::set_function_attribute(function, carveout, 100) }
+                    .map_err(CudaError::driver("carve-out"))?;
                 kernels.functions.insert(name.to_string(), Function(function));
             }
         }
@@ -286,7 +299,8 @@ mod tests {
                 compile(file, &text(file), arch).unwrap();
             }
         }
-        let error = compile("broken.cu", "#line 7 \"broken.cu\"\n__global__ void f() { nothing }", "sm_80").unwrap_err();
+        let error =
+            compile("broken.cu", "#line 7 \"broken.cu\"\n__global__ void f() { nothing }", "sm_80").unwrap_err();
         assert!(error.to_string().contains("broken.cu(7)"), "{error}");
     }
 }

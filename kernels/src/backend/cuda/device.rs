@@ -50,7 +50,9 @@ impl Absent {
             Self::NoDriver | Self::DriverFails(_) | Self::NoDevice => "use target `cpu`, or install the NVIDIA driver",
             Self::NoSuch { .. } => "`crit doctor` lists the devices",
             Self::TooOld { .. } => "use target `cpu`",
-            Self::NoLibrary(_) => "install the CUDA toolkit's runtime libraries and name their folder in LD_LIBRARY_PATH",
+            Self::NoLibrary(_) => {
+                "install the CUDA toolkit's runtime libraries and name their folder in LD_LIBRARY_PATH"
+            }
         }
     }
 }
@@ -157,7 +159,8 @@ impl Device {
         let (context, stream) = unsafe {
             let context = result::primary_ctx::retain(handle).map_err(CudaError::driver("context"))?;
             result::ctx::set_current(context).map_err(CudaError::driver("context"))?;
-            let stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(CudaError::driver("stream"))?;
+            let stream =
+                result::stream::create(result::stream::StreamKind::NonBlocking).map_err(CudaError::driver("stream"))?;
             (context, stream)
         };
         Ok(Arc::new(Self { facts, handle, context, stream }))

@@ -92,7 +92,9 @@ impl Diagnose for CudaError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Absent(absent) => Some(absent.hint().into()),
-            Self::Memory { .. } => Some("lower `context` or `max_batch` in engine.json, or take a smaller checkpoint".into()),
+            Self::Memory { .. } => {
+                Some("lower `context` or `max_batch` in engine.json, or take a smaller checkpoint".into())
+            }
             Self::NoKernel { .. } => Some("use target `cpu`; docs/cuda.md lists the ops there are".into()),
             Self::Driver { .. } => Some("`crit doctor` shows driver and libraries".into()),
             Self::Compile { .. } | Self::Blas { .. } => None,

@@ -68,7 +68,12 @@ struct Room {
 }
 
 impl Room {
-    fn new(device: &Arc<Device>, ledger: &Arc<Ledger>, (tokens, rows, seqs): (usize, usize, usize), blocks: usize) -> Result<Self, CudaError> {
+    fn new(
+        device: &Arc<Device>,
+        ledger: &Arc<Ledger>,
+        (tokens, rows, seqs): (usize, usize, usize),
+        blocks: usize,
+    ) -> Result<Self, CudaError> {
         let words = 3 * tokens + rows + 4 * seqs + 2 * (tokens / TILE + seqs) + seqs * blocks;
         Ok(Self {
             host: Pinned::new(device, words * 4)?,
@@ -108,7 +113,8 @@ impl Room {
         for (i, seq) in batch.seqs.iter().enumerate() {
             let range = seq.first as usize..(seq.first + seq.tokens) as usize;
             words[seq_of + range.start..seq_of + range.end].fill(i as u32);
-            (words[first + i], words[count + i], words[past + i], words[length + i]) = (seq.first, seq.tokens, seq.past, seq.length);
+            (words[first + i], words[count + i], words[past + i], words[length + i]) =
+                (seq.first, seq.tokens, seq.past, seq.length);
             let at = blocks + i * block_stride;
             let used = seq.blocks.len().min(block_stride);
             words[at..at + used].copy_from_slice(&seq.blocks[..used]);
@@ -178,7 +184,8 @@ pub fn build(model: &Model, options: &CudaOptions) -> Result<CudaExecutor, CudaE
     let program = &model.program;
     let tokens = options.max_step_tokens.clamp(1, 1 << 16).min(options.max_context.next_multiple_of(64).max(64));
     let rows = tokens.min((LOGITS_BYTES / (4 * program.vocab.max(1))).max(options.max_batch.max(1)));
-    let sizes = Sizes { tokens: tokens.max(options.max_batch), rows: rows.max(options.max_batch), blocks: options.blocks };
+    let sizes =
+        Sizes { tokens: tokens.max(options.max_batch), rows: rows.max(options.max_batch), blocks: options.blocks };
     check_memory(model, &device, sizes)?;
     let blas = Blas::open(&device, &ledger)?;
     let made = plan(model, &device, &ledger, &options.strategies, sizes)?;
@@ -270,7 +277,8 @@ impl CudaExecutor {
     }
 
     fn check(&self, batch: &StepBatch) -> Result<(), EngineError> {
-        let within = |what, given, limit| if given > limit { Err(EngineError::Capacity { what, given, limit }) } else { Ok(()) };
+        let within =
+            |what, given, limit| if given > limit { Err(EngineError::Capacity { what, given, limit }) } else { Ok(()) };
         within("tokens", batch.tokens.len(), self.info.max_step_tokens)?;
         within("rows", batch.rows.len(), self.info.max_step_rows)?;
         within("sequences", batch.seqs.len(), self.info.slots)?;
@@ -285,7 +293,11 @@ impl CudaExecutor {
             within("context", end, self.info.max_context)?;
             within("positions of the sequence's blocks", end, seq.blocks.len() * BLOCK_TOKENS)?;
             if let Some(block) = seq.blocks.iter().find(|block| **block as usize >= self.info.blocks) {
-                return Err(EngineError::Capacity { what: "block", given: *block as usize, limit: self.info.blocks - 1 });
+                return Err(EngineError::Capacity {
+                    what: "block",
+                    given: *block as usize,
+                    limit: self.info.blocks - 1,
+                });
             }
         }
         Ok(())
@@ -360,9 +372,7 @@ impl CudaExecutor {
 /// Microseconds of each unit.
 fn measured(units: &[Box<dyn Unit>], cx: &Cx<'_>, device: &Device) -> Result<Vec<f32>, CudaError> {
     let stream = device.stream;
-    let event = || {
-        result::event::create(sys::CUevent_flags_enum::CU_EVENT_DEFAULT).map_err(CudaError::driver("event"))
-    };
+    let event = || result::event::create(sys::CUevent_flags_enum::CU_EVENT_DEFAULT).map_err(CudaError::driver("event"));
     let events = (0..=units.len()).map(|_| event()).collect::<Result<Vec<_>, _>>()?;
     // SAFETY: events just made, on a live stream; destroyed once nothing waits for them.
     unsafe {
@@ -395,7 +405,11 @@ impl Executor for CudaExecutor {
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
         for block in [from, to] {
             if block as usize >= self.info.blocks {
-                return Err(EngineError::Capacity { what: "block", given: block as usize, limit: self.info.blocks - 1 });
+                return Err(EngineError::Capacity {
+                    what: "block",
+                    given: block as usize,
+                    limit: self.info.blocks - 1,
+                });
             }
         }
         self.device.make_current()?;
@@ -403,7 +417,13 @@ impl Executor for CudaExecutor {
             let at = |block: u32| area.buffer.ptr() + u64::from(block) * area.block_bytes;
             let (to, from, n) = (at(to), at(from), (area.block_bytes / 16) as u32);
             // SAFETY: arguments of `copy_block`; both blocks are there, block sizes are multiples of 32 bytes.
-            unsafe { self.queue.launch(self.functions[self.copy.0], Shape::line(n.div_ceil(256).min(64), 256), args![to, from, n]) }?;
+            unsafe {
+                self.queue.launch(
+                    self.functions[self.copy.0],
+                    Shape::line(n.div_ceil(256).min(64), 256),
+                    args![to, from, n],
+                )
+            }?;
         }
         Ok(())
     }

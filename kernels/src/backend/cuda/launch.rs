@@ -56,7 +56,12 @@ impl Queue {
     ///
     /// # Safety
     /// The arguments are those of the kernel, and their pointers point at device memory of the sizes the kernel touches.
-    pub(super) unsafe fn launch(&self, function: Function, shape: Shape, args: &mut [*mut c_void]) -> Result<(), CudaError> {
+    pub(super) unsafe fn launch(
+        &self,
+        function: Function,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
         let Shape { grid, block, shared } = shape;
         if grid.0 == 0 || grid.1 == 0 || grid.2 == 0 {
             return Ok(());

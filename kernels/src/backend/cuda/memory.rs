@@ -59,7 +59,8 @@ impl Buffer {
     pub fn zeroed(device: &Arc<Device>, ledger: &Arc<Ledger>, purpose: Purpose, bytes: u64) -> Result<Self, CudaError> {
         let (free_bytes, _) = device.memory()?;
         let size = bytes.max(256);
-        let short = || CudaError::Memory { what: format!("{purpose:?}").to_lowercase(), needed_bytes: size, free_bytes };
+        let short =
+            || CudaError::Memory { what: format!("{purpose:?}").to_lowercase(), needed_bytes: size, free_bytes };
         if size > free_bytes {
             return Err(short());
         }
@@ -147,7 +148,8 @@ impl Pinned {
     pub(super) fn upload(&self, to: u64, bytes: usize, stream: sys::CUstream) -> Result<(), CudaError> {
         assert!(bytes <= self.bytes, "within the buffer");
         // SAFETY: `to` points at device memory of at least `bytes`, as its owner sized it.
-        unsafe { sys::cuMemcpyHtoDAsync_v2(to, self.ptr, bytes, stream).result() }.map_err(CudaError::driver("copy to the device"))
+        unsafe { sys::cuMemcpyHtoDAsync_v2(to, self.ptr, bytes, stream).result() }
+            .map_err(CudaError::driver("copy to the device"))
     }
 
     /// Copies `bytes` from the device to its beginning, in order with `stream`.

@@ -163,7 +163,13 @@ pub struct Planner<'a> {
 ///
 /// # Errors
 /// An op without a kernel, or memory that does not suffice.
-pub fn plan(model: &Model, device: &Arc<Device>, ledger: &Arc<Ledger>, strategies: &[Strategy], sizes: Sizes) -> Result<Plan, CudaError> {
+pub fn plan(
+    model: &Model,
+    device: &Arc<Device>,
+    ledger: &Arc<Ledger>,
+    strategies: &[Strategy],
+    sizes: Sizes,
+) -> Result<Plan, CudaError> {
     let program = &*model.program;
     let nodes: Vec<_> = program.nodes(program.step()).collect();
     single::check(program, &nodes)?;
@@ -349,8 +355,9 @@ impl<'a> Planner<'a> {
                 f16 |= form == Form::F16;
                 if !form.plain() {
                     let maps = self.maps_from(at).max(1);
-                    let rows: usize =
-                        (at..at + maps).map(|i| self.model.weight(self.nodes[i].0.place, self.nodes[i].1.weights[0]).rows()).sum();
+                    let rows: usize = (at..at + maps)
+                        .map(|i| self.model.weight(self.nodes[i].0.place, self.nodes[i].1.weights[0]).rows())
+                        .sum();
                     ring = ring.max(rows * weight.row_len());
                 }
             }
@@ -371,7 +378,8 @@ impl<'a> Planner<'a> {
         let queries = usize::next_multiple_of(queries.max(8), 8);
         self.q_f16 = (self.buffer(Purpose::Workspace, (tokens * queries * 2) as u64)?, queries);
         self.ring = self.buffer(Purpose::Workspace, (ring * 2) as u64)?;
-        self.partial = (self.buffer(Purpose::Workspace, partial.0 as u64)?, self.buffer(Purpose::Workspace, partial.1 as u64)?);
+        self.partial =
+            (self.buffer(Purpose::Workspace, partial.0 as u64)?, self.buffer(Purpose::Workspace, partial.1 as u64)?);
         Ok(())
     }
 
@@ -421,9 +429,17 @@ impl<'a> Planner<'a> {
     }
 
     /// A norm as a unit.
-    pub(super) fn norm(&mut self, op: &RmsNormOp, weight: Option<Arc<Buffer>>, weight_len: usize, from: Place, to: Place) -> RmsNorm {
+    pub(super) fn norm(
+        &mut self,
+        op: &RmsNormOp,
+        weight: Option<Arc<Buffer>>,
+        weight_len: usize,
+        from: Place,
+        to: Place,
+    ) -> RmsNorm {
         let wide = RmsNorm::is_wide(&from, &to, weight.is_some(), op.group);
-        let name = if wide { "rms_norm_wide_f32".into() } else { format!("rms_norm_{}_{}", from.number(), to.number()) };
+        let name =
+            if wide { "rms_norm_wide_f32".into() } else { format!("rms_norm_{}_{}", from.number(), to.number()) };
         let kernel = self.book.kernel(&name, 0);
         RmsNorm { kernel, from, to, weight, group: op.group, period: weight_len / op.group.max(1), eps: op.eps, wide }
     }
@@ -464,10 +480,10 @@ impl<'a> Planner<'a> {
         // Runs of one form whose outputs lie side by side are one matrix.
         let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
         for i in 0..maps {
-            let beside = |a: Place, b: Place| a.stride == b.stride && a.f32 == b.f32 && a.ptr + (a.width * if a.f32 { 4 } else { 2 }) as u64 == b.ptr;
-            let joins = i > 0
-                && forms[i] == forms[i - 1]
-                && beside(self.output(at + i - 1), self.output(at + i));
+            let beside = |a: Place, b: Place| {
+                a.stride == b.stride && a.f32 == b.f32 && a.ptr + (a.width * if a.f32 { 4 } else { 2 }) as u64 == b.ptr
+            };
+            let joins = i > 0 && forms[i] == forms[i - 1] && beside(self.output(at + i - 1), self.output(at + i));
             match runs.last_mut() {
                 Some(run) if joins => run.end = at + i + 1,
                 _ => runs.push(at + i..at + i + 1),
@@ -544,14 +560,21 @@ impl<'a> Planner<'a> {
         self.places[self.nodes[at].1.writes[0].at()]
     }
 
-    fn group(&mut self, run: std::ops::Range<usize>, (input, to): (Place, Place), gated: bool) -> Result<Group, CudaError> {
+    fn group(
+        &mut self,
+        run: std::ops::Range<usize>,
+        (input, to): (Place, Place),
+        gated: bool,
+    ) -> Result<Group, CudaError> {
         let tensors: Vec<StoredTensor> = run.clone().map(|i| self.weight(i, 0)).collect();
         let matrix = self.matrix(&tensors)?;
         let biased = |planner: &Self, i: usize| planner.op::<Linear>(i).is_some_and(|op| op.bias);
         let bias = if run.clone().any(|i| biased(self, i)) {
             let all: Vec<f32> = run
                 .clone()
-                .flat_map(|i| if biased(self, i) { self.weight(i, 1).to_f32() } else { vec![0.0; self.weight(i, 0).rows()] })
+                .flat_map(|i| {
+                    if biased(self, i) { self.weight(i, 1).to_f32() } else { vec![0.0; self.weight(i, 0).rows()] }
+                })
                 .collect();
             Some(self.loader.floats(&all, Purpose::Weights)?)
         } else {
@@ -580,7 +603,9 @@ impl<'a> Planner<'a> {
 
     /// The activation behind two maps that are its gate and up, and where it goes.
     fn gate_behind(&self, at: usize, maps: usize) -> Option<(GatedActOp, Place)> {
-        let op = self.op::<GatedActOp>(at + 2).filter(|op| maps == 2 && op.limit.is_none() && self.on(Strategy::FusedGate))?;
+        let op = self
+            .op::<GatedActOp>(at + 2)
+            .filter(|op| maps == 2 && op.limit.is_none() && self.on(Strategy::FusedGate))?;
         let (gate, up, act) = (self.nodes[at].1.writes[0], self.nodes[at + 1].1.writes[0], self.nodes[at + 2].1);
         let bare = (at..at + 2).all(|i| self.op::<Linear>(i).is_some_and(|op| !op.bias));
         let reads = act.reads == [gate, up] && act.writes[0] != gate && act.writes[0] != up || act.reads == [gate, up];
@@ -625,7 +650,9 @@ impl<'a> Planner<'a> {
             }
             end += 1;
         }
-        let (Some(write), Some(attention)) = (self.op::<KvWrite>(end), self.op::<Attention>(end + 1)) else { return Ok(None) };
+        let (Some(write), Some(attention)) = (self.op::<KvWrite>(end), self.op::<Attention>(end + 1)) else {
+            return Ok(None);
+        };
         let (q, k, v) = (self.nodes[end + 1].1.reads[0], self.nodes[end].1.reads[0], self.nodes[end].1.reads[1]);
         let same_state = self.nodes[end].1.states == self.nodes[end + 1].1.states;
         let steps: Vec<usize> = (at..end).collect();
@@ -705,7 +732,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    pub(super) fn turn(&mut self, op: &Rope, part: &mut HeadArgs, keeps: &mut Vec<Arc<Buffer>>) -> Result<(), CudaError> {
+    pub(super) fn turn(
+        &mut self,
+        op: &Rope,
+        part: &mut HeadArgs,
+        keeps: &mut Vec<Arc<Buffer>>,
+    ) -> Result<(), CudaError> {
         let freq = self.floats(&op.inv_freq)?;
         part.freq = freq.ptr();
         keeps.push(freq);
@@ -737,10 +769,16 @@ impl<'a> Planner<'a> {
 
     /// Attention of node `at`; `convert` is where its queries are, if they are not f16 yet.
     pub(super) fn attend(&mut self, at: usize, convert: Option<Place>) -> Result<Attend, CudaError> {
-        let op = self.op::<Attention>(at).cloned().ok_or_else(|| CudaError::NoKernel { op: "attention".into(), why: String::new() })?;
+        let op = self
+            .op::<Attention>(at)
+            .cloned()
+            .ok_or_else(|| CudaError::NoKernel { op: "attention".into(), why: String::new() })?;
         let out = self.output(at);
         if out.f32 {
-            return Err(CudaError::NoKernel { op: "attention".into(), why: "its result joins the residual stream".into() });
+            return Err(CudaError::NoKernel {
+                op: "attention".into(),
+                why: "its result joins the residual stream".into(),
+            });
         }
         let sinks = match op.sinks {
             true => Some(self.loader.vector(&[self.weight(at, 0)], 0.0)?),
@@ -776,7 +814,8 @@ impl<'a> Planner<'a> {
         let shared = Attend::split_shared(dim_k, dim_v, group);
         let bounds = if dim_k.max(dim_v) <= 128 { "128, 3" } else { "128" };
         let tile_bytes = (2 * 64 * 2 * (dim_k + dim_v)) as u32;
-        let split = (cores && self.on(Strategy::SplitDecode)).then(|| self.book.attend("split", "128", (dim_k, dim_v), shared));
+        let split =
+            (cores && self.on(Strategy::SplitDecode)).then(|| self.book.attend("split", "128", (dim_k, dim_v), shared));
         let tiled = (cores && self.on(Strategy::FlashPrefill) && tile_bytes <= self.device.facts.shared_bytes)
             .then(|| self.book.attend("tiled", bounds, (dim_k, dim_v), tile_bytes));
         let plain = self.book.attend("plain", "128", (dim_k, dim_v), ((dim_k + dim_v + 128) * 4) as u32);

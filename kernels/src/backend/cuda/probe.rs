@@ -51,7 +51,9 @@ impl Probe {
         let (ptr, n) = (buffer.ptr(), bytes / 2);
         let blocks = self.device.facts.multiprocessors * 8;
         // SAFETY: arguments of `probe_random`, the buffer has n values.
-        unsafe { self.queue(false).launch(self.kernels.get("probe_random")?, Shape::line(blocks, 256), args![ptr, n, seed]) }?;
+        unsafe {
+            self.queue(false).launch(self.kernels.get("probe_random")?, Shape::line(blocks, 256), args![ptr, n, seed])
+        }?;
         self.device.wait()?;
         Ok(buffer)
     }
@@ -67,7 +69,8 @@ impl Probe {
         let wrong = || CudaError::driver("event");
         // SAFETY: events made and destroyed here, on a live stream.
         unsafe {
-            let (a, b) = (result::event::create(flags).map_err(wrong())?, result::event::create(flags).map_err(wrong())?);
+            let (a, b) =
+                (result::event::create(flags).map_err(wrong())?, result::event::create(flags).map_err(wrong())?);
             let one = || -> Result<f64, CudaError> {
                 result::event::record(a, stream).map_err(wrong())?;
                 graph.launch()?;
@@ -159,12 +162,24 @@ impl Probe {
     ///
     /// # Errors
     /// Memory, or the library.
-    pub fn product_flop_s(&self, (m, n, k): (usize, usize, usize), number: Number, repeats: usize) -> Result<Vec<f64>, CudaError> {
+    pub fn product_flop_s(
+        &self,
+        (m, n, k): (usize, usize, usize),
+        number: Number,
+        repeats: usize,
+    ) -> Result<Vec<f64>, CudaError> {
         let blas = Blas::open(&self.device, &self.ledger)?;
         let (w, x) = (self.random(2 * (n * k) as u64, 3)?, self.random(2 * (m * k) as u64, 4)?);
         let y = self.buffer(2 * (m * n) as u64)?;
-        let product =
-            Product { size: (m, n, k), number, w: (w.ptr(), k), x: (x.ptr(), k), y: (y.ptr(), n, number), c: None, alpha: 1.0 };
+        let product = Product {
+            size: (m, n, k),
+            number,
+            w: (w.ptr(), k),
+            x: (x.ptr(), k),
+            y: (y.ptr(), n, number),
+            c: None,
+            alpha: 1.0,
+        };
         blas.tune(&[product])?;
         let times = self.times_s(repeats, || (0..4).try_for_each(|_| blas.run(&product)))?;
         Ok(times.iter().map(|time| 4.0 * 2.0 * (m * n * k) as f64 / time).collect())
@@ -174,7 +189,13 @@ impl Probe {
     ///
     /// # Errors
     /// Memory, the driver, or a kernel that does not compile.
-    pub fn gemv_bytes_s(&self, spec: Spec, (rows, k): (usize, usize), (gated, normed, early): (bool, bool, bool), repeats: usize) -> Result<Vec<f64>, CudaError> {
+    pub fn gemv_bytes_s(
+        &self,
+        spec: Spec,
+        (rows, k): (usize, usize),
+        (gated, normed, early): (bool, bool, bool),
+        repeats: usize,
+    ) -> Result<Vec<f64>, CudaError> {
         let source = text("gemv.cuh") + &spec.text();
         let kernels = Kernels::load(&self.device, &[(format!("{}.cu", spec.name()), source)])?;
         let row_bytes = spec.form.row_bytes(k);
@@ -210,7 +231,9 @@ impl Probe {
                 let (from, to) = (x.ptr() + i % 2 * half, x.ptr() + (i + 1) % 2 * half);
                 let a = GemvArgs { w: all.ptr() + i % copies * weight_bytes, x: from, out: to, ..base };
                 // SAFETY: arguments of the kernel; both halves of x have room for k and for rows values.
-                unsafe { self.queue(early).launch(kernel, Shape::line(grid, spec.block()).with_shared(shared), args![a]) }
+                unsafe {
+                    self.queue(early).launch(kernel, Shape::line(grid, spec.block()).with_shared(shared), args![a])
+                }
             })
         })?;
         Ok(times.iter().map(|time| (launches * weight_bytes) as f64 / time).collect())

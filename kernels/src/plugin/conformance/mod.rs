@@ -56,6 +56,11 @@ pub fn check(plugin: &Plugin) -> Result<(), Broken> {
                 require(tokens > 0, || "it drafts no tokens".into()).map_err(fail)?
             }
             Some(Instance::KvCache(format)) => kv_cache::check(format.as_ref(), &manifest).map_err(fail)?,
+            // Judged where there is a GPU: every strategy is on in `tests/cuda_parity.rs`, and none in its base rows.
+            Some(Instance::Cuda(strategy)) => {
+                require(strategy.name() == manifest.name, || format!("it makes the strategy {}", strategy.name()))
+                    .map_err(fail)?
+            }
             Some(Instance::Op(op)) => op::check(op.as_ref(), &manifest).map_err(fail)?,
             Some(Instance::PrefixCache(mut cache)) => prefix_cache::check(cache.as_mut()).map_err(fail)?,
         }

@@ -53,7 +53,8 @@ pub fn check(program: &Program, nodes: &[(NodeRef, &OpNode)]) -> Result<(), Cuda
     for (place, node) in nodes {
         let op = node.op.name();
         if !OPS.iter().any(|(name, _)| *name == op) {
-            let why = format!("block `{}` of the {} program has it", program.blocks[place.place.block].kind, program.arch);
+            let why =
+                format!("block `{}` of the {} program has it", program.blocks[place.place.block].kind, program.arch);
             return Err(CudaError::NoKernel { op: op.into(), why });
         }
     }
@@ -194,7 +195,8 @@ fn kv_write(planner: &mut Planner<'_>, at: usize) -> Units {
     if keys.f32 || values.f32 || op.value_dim == 0 {
         return Err(no_kernel("kv_write", "its values are those of the residual stream, or keys are values"));
     }
-    let mut parts = vec![planner.head_part(keys, op.heads, op.key_dim), planner.head_part(values, op.heads, op.value_dim)];
+    let mut parts =
+        vec![planner.head_part(keys, op.heads, op.key_dim), planner.head_part(values, op.heads, op.value_dim)];
     planner.into_pages(at, &mut parts);
     let kernel = planner.heads_kernel(&parts);
     one(Heads { kernel, label: "kv_write", parts, keeps: Vec::new() })
@@ -267,7 +269,9 @@ fn moe_experts(planner: &mut Planner<'_>, at: usize) -> Units {
         let spec = Spec::choose(matrix.form, matrix.k, 1, false, gated);
         let spec = spec.ok_or_else(|| no_kernel("moe_experts", "rows are too long"))?;
         let rows = matrix.rows / op.experts / if gated { 2 } else { 1 };
-        let kernel = planner.book.gemv(spec, spec.shared(rows, matrix.k, gated, from.f32, 1).min(planner.device.facts.shared_bytes));
+        let kernel = planner
+            .book
+            .gemv(spec, spec.shared(rows, matrix.k, gated, from.f32, 1).min(planner.device.facts.shared_bytes));
         Ok((matrix, spec, kernel))
     };
     let gate_up = matrix(planner, &gate_up, true)?;
@@ -277,9 +281,18 @@ fn moe_experts(planner: &mut Planner<'_>, at: usize) -> Units {
         Some(room) => room,
         None => {
             let choices = planner.sizes.tokens * op.top_k;
-            let place = |ptr, width: usize, f32| Place { ptr, stride: width.next_multiple_of(8), width, f32, rows: false };
-            let middle = place(planner.buffer(Purpose::Workspace, (choices * op.intermediate.next_multiple_of(8) * 2) as u64)?, op.intermediate, false);
-            let given = place(planner.buffer(Purpose::Workspace, (choices * hidden.next_multiple_of(8) * 4) as u64)?, hidden, true);
+            let place =
+                |ptr, width: usize, f32| Place { ptr, stride: width.next_multiple_of(8), width, f32, rows: false };
+            let middle = place(
+                planner.buffer(Purpose::Workspace, (choices * op.intermediate.next_multiple_of(8) * 2) as u64)?,
+                op.intermediate,
+                false,
+            );
+            let given = place(
+                planner.buffer(Purpose::Workspace, (choices * hidden.next_multiple_of(8) * 4) as u64)?,
+                hidden,
+                true,
+            );
             *planner.experts_room.insert((middle, given))
         }
     };
@@ -300,4 +313,3 @@ fn moe_experts(planner: &mut Planner<'_>, at: usize) -> Units {
         multiprocessors: planner.device.facts.multiprocessors,
     })
 }
-

@@ -204,7 +204,9 @@ impl Unit for Attend {
             let (what, kind, number, weight, count) = (3i32, 0i32, 0.0f32, 0u64, 0u32);
             let shape = Shape::plane(width.div_ceil(256), cx.tokens as u32, 256);
             // SAFETY: arguments of `map_bf16_f16`; the f16 queries have room for as many tokens as a step has.
-            unsafe { cx.launch(*kernel, shape, args![from.ptr, sx, a.q, so, width, what, kind, number, weight, count]) }?;
+            unsafe {
+                cx.launch(*kernel, shape, args![from.ptr, sx, a.q, so, width, what, kind, number, weight, count])
+            }?;
         }
         if let Some((heads, own)) = &self.heads {
             match own {

@@ -70,9 +70,17 @@ impl Unit for GatedAct {
         // SAFETY: arguments of `gated_act` and `gated_act_wide`; all three have the same rows and width.
         unsafe {
             if self.wide {
-                return cx.launch(self.kernel, plane(to, rows, 8), args![gate.ptr, sg, up.ptr, su, to.ptr, so, width, *kind]);
+                return cx.launch(
+                    self.kernel,
+                    plane(to, rows, 8),
+                    args![gate.ptr, sg, up.ptr, su, to.ptr, so, width, *kind],
+                );
             }
-            cx.launch(self.kernel, plane(to, rows, 1), args![gate.ptr, sg, up.ptr, su, to.ptr, so, width, *kind, *limit])
+            cx.launch(
+                self.kernel,
+                plane(to, rows, 1),
+                args![gate.ptr, sg, up.ptr, su, to.ptr, so, width, *kind, *limit],
+            )
         }
     }
 }
@@ -108,7 +116,9 @@ impl Unit for Map {
         let (sx, so, width) = (from.stride as u32, to.stride as u32, to.width as u32);
         let shape = plane(to, cx.rows_of(to), 1);
         // SAFETY: arguments of `map_*`; both have the same rows and width.
-        unsafe { cx.launch(self.kernel, shape, args![from.ptr, sx, to.ptr, so, width, *what, *kind, *number, weight, count]) }
+        unsafe {
+            cx.launch(self.kernel, shape, args![from.ptr, sx, to.ptr, so, width, *what, *kind, *number, weight, count])
+        }
     }
 }
 

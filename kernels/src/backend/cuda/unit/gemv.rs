@@ -129,7 +129,9 @@ impl Spec {
                 format!("gemv_plain<{form}, {threads_per_row}, {chunks_each}, {columns}, {rows}>")
             }
             Way::Stream { rows, stages } => {
-                format!("gemv_stream<{form}, {threads}, {threads_per_row}, {chunks_each}, {columns}, {whole}, {rows}, {stages}>")
+                format!(
+                    "gemv_stream<{form}, {threads}, {threads_per_row}, {chunks_each}, {columns}, {whole}, {rows}, {stages}>"
+                )
             }
             Way::Diagonal { rows, stages } => {
                 let number = if self.form == Form::F16 { "f16" } else { "bf16" };
@@ -248,7 +250,10 @@ mod tests {
         assert_eq!(cut(Form::Bf16, 4096), (256, 256, 2));
         assert_eq!(cut(Form::Bf16, 2560), (256, 64, 5));
         assert_eq!(cut(Form::Bf16, 200), (256, 32, 1));
-        assert!(matches!(Spec::choose(Form::Bf16, 12288, 1, true, false).unwrap().way, Way::Stream { rows: 1, stages: 4 }));
+        assert!(matches!(
+            Spec::choose(Form::Bf16, 12288, 1, true, false).unwrap().way,
+            Way::Stream { rows: 1, stages: 4 }
+        ));
         assert_eq!(cut(Form::Q4K, 4096), (256, 128, 1));
         assert_eq!(cut(Form::Q4K, 12288), (384, 384, 1));
         assert_eq!(cut(Form::Q8, 12288), (384, 384, 2));

@@ -114,7 +114,12 @@ impl Cx<'_> {
     ///
     /// # Safety
     /// As [`Queue::launch`].
-    pub(super) unsafe fn launch(&self, kernel: KernelId, shape: Shape, args: &mut [*mut c_void]) -> Result<(), CudaError> {
+    pub(super) unsafe fn launch(
+        &self,
+        kernel: KernelId,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.queue.launch(self.functions[kernel.0], shape, args) }
     }

@@ -110,13 +110,22 @@ pub struct Experts {
 }
 
 impl Experts {
-    fn products(&self, cx: &Cx<'_>, which: &(Matrix, Spec, KernelId), from: &Place, to: &Place, per_x: usize) -> Result<(), CudaError> {
+    fn products(
+        &self,
+        cx: &Cx<'_>,
+        which: &(Matrix, Spec, KernelId),
+        from: &Place,
+        to: &Place,
+        per_x: usize,
+    ) -> Result<(), CudaError> {
         let (matrix, spec, kernel) = which;
         let gated = per_x > 0;
         let rows = matrix.rows / self.experts / if gated { 2 } else { 1 };
         let choices = cx.tokens * self.top_k;
         // Few choices share the device between them; many fill it anyway.
-        let grid = (self.multiprocessors * 4 / choices.max(1) as u32).clamp(1, rows.max(1) as u32).max(spec.grid(rows, 1).min(rows as u32));
+        let grid = (self.multiprocessors * 4 / choices.max(1) as u32)
+            .clamp(1, rows.max(1) as u32)
+            .max(spec.grid(rows, 1).min(rows as u32));
         let a = GemvArgs {
             w: matrix.ptr(),
             x: from.ptr,

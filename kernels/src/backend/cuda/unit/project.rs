@@ -141,7 +141,9 @@ impl Project {
         let (what, kind, number, weight, count) = (3i32, 0i32, 0.0f32, 0u64, 0u32);
         let shape = Shape::plane(width.div_ceil(256), rows as u32, 256);
         // SAFETY: arguments of `map_*`; `place` has room for as many rows as a step has.
-        unsafe { cx.launch(*kernel, shape, args![from.ptr, sx, place.ptr, so, width, what, kind, number, weight, count]) }
+        unsafe {
+            cx.launch(*kernel, shape, args![from.ptr, sx, place.ptr, so, width, what, kind, number, weight, count])
+        }
     }
 
     fn unpack(&self, cx: &Cx<'_>, group: &Group) -> Result<(), CudaError> {
@@ -152,7 +154,11 @@ impl Project {
         let (chunks, rows) = (chunks as u32, *rows as u32);
         // SAFETY: arguments of `unpack_*`; the ring has room for the largest packed matrix.
         unsafe {
-            cx.launch(kernel, Shape::line(blocks, 256), args![group.matrix.ptr(), row_bytes, k, chunks, rows, self.ring])
+            cx.launch(
+                kernel,
+                Shape::line(blocks, 256),
+                args![group.matrix.ptr(), row_bytes, k, chunks, rows, self.ring],
+            )
         }
     }
 }

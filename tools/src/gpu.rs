@@ -29,6 +29,8 @@ pub struct Found {
     pub bf16_ops_s: (f64, f64),
     /// The same of f16 products.
     pub f16_ops_s: (f64, f64),
+    /// The same of f32 products.
+    pub f32_ops_s: (f64, f64),
     /// Microseconds of an empty kernel in a graph, and of one set up early.
     pub node_us: (f64, f64),
     /// Bytes a second from pinned memory, and to it.
@@ -121,6 +123,7 @@ fn probe(ordinal: usize) -> Result<Found, CudaError> {
     let read = spread(&probe.read_bytes_s(bytes, SAMPLES)?);
     let copy = spread(&probe.copy_bytes_s(bytes / 2, SAMPLES)?);
     let (bf16, f16) = (spread(&product(Number::Bf16)?), spread(&product(Number::F16)?));
+    let f32 = spread(&probe.product_flop_s((4096, 4096, 4096), Number::F32, SAMPLES)?);
     let node = |early| probe.node_s(early, SAMPLES).map(|times| median(&times) * 1e6);
     let (up, down) = probe.host_bytes_s(256 << 20, 5)?;
     let unsteady = |(_, above): (f64, f64), what: &str| {
@@ -132,6 +135,7 @@ fn probe(ordinal: usize) -> Result<Found, CudaError> {
         copy_bytes_s: copy,
         bf16_ops_s: bf16,
         f16_ops_s: f16,
+        f32_ops_s: f32,
         node_us: (node(false)?, node(true)?),
         host_bytes_s: (median(&up), median(&down)),
         unstable: [unsteady(read, "reading"), unsteady(bf16, "bf16 products")].into_iter().flatten().collect(),
@@ -154,7 +158,11 @@ impl Found {
         Limits {
             threads: 1,
             read: vec![ReadLimit { working_set_bytes: 1, level: MemoryLevel::Dram, bytes_s, above_share }],
-            arithmetic: vec![arithmetic(Precision::Bf16, self.bf16_ops_s), arithmetic(Precision::F16, self.f16_ops_s)],
+            arithmetic: vec![
+                arithmetic(Precision::F32, self.f32_ops_s),
+                arithmetic(Precision::Bf16, self.bf16_ops_s),
+                arithmetic(Precision::F16, self.f16_ops_s),
+            ],
             serial_s: 0.0,
             unstable: self.unstable.clone(),
         }

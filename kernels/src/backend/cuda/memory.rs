@@ -123,6 +123,11 @@ impl Pinned {
         Ok(Self { device: device.clone(), ptr, bytes })
     }
 
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// As words.
     pub fn words(&mut self) -> &mut [u32] {
         // SAFETY: initialised, aligned far beyond 4, and borrowed mutably with `self`.

@@ -169,8 +169,10 @@ impl Probe {
         repeats: usize,
     ) -> Result<Vec<f64>, CudaError> {
         let blas = Blas::open(&self.device, &self.ledger)?;
-        let (w, x) = (self.random(2 * (n * k) as u64, 3)?, self.random(2 * (m * k) as u64, 4)?);
-        let y = self.buffer(2 * (m * n) as u64)?;
+        // Any two bf16 values side by side are an f32 value of like size.
+        let size = if number == Number::F32 { 4 } else { 2 };
+        let (w, x) = (self.random(size * (n * k) as u64, 3)?, self.random(size * (m * k) as u64, 4)?);
+        let y = self.buffer(size * (m * n) as u64)?;
         let product = Product {
             size: (m, n, k),
             number,

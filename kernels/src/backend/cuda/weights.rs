@@ -9,8 +9,8 @@ use super::error::CudaError;
 use super::memory::{Buffer, Ledger, Pinned, Purpose};
 use crit_core::files::{DType, StoredTensor};
 use cudarc::driver::result;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How rows lie in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -224,6 +224,14 @@ pub struct Loader {
     ledger: Arc<Ledger>,
     /// What each tensor takes there, where that is not what the checkpoint takes.
     told: Vec<(String, u64)>,
+    /// Rooms for pieces, kept from matrix to matrix: pinning memory takes longer than filling it.
+    rooms: Mutex<Vec<Rooms>>,
+}
+
+/// What a thread lays out into, and the stream it copies on.
+struct Rooms {
+    pinned: [Pinned; 2],
+    stream: Stream,
 }
 
 /// Bytes of a piece that is laid out and copied at a time.
@@ -234,7 +242,7 @@ const THREADS: usize = 12;
 impl Loader {
     /// A loader for `device`.
     pub fn new(device: &Arc<Device>, ledger: &Arc<Ledger>) -> Self {
-        Self { device: device.clone(), ledger: ledger.clone(), told: Vec::new() }
+        Self { device: device.clone(), ledger: ledger.clone(), told: Vec::new(), rooms: Mutex::default() }
     }
 
     /// Tensors with the bytes they take on the device, where that is not as the checkpoint stores them.
@@ -292,6 +300,18 @@ impl Loader {
         Ok(buffer)
     }
 
+    /// Rooms of at least `bytes` each, used before or new.
+    fn rooms(&self, bytes: usize) -> Result<Rooms, CudaError> {
+        let used = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match used.filter(|rooms| rooms.pinned[0].bytes() >= bytes) {
+            Some(rooms) => Ok(rooms),
+            None => {
+                let one = || Pinned::new(&self.device, bytes.max(PIECE));
+                Ok(Rooms { pinned: [one()?, one()?], stream: Stream::new()? })
+            }
+        }
+    }
+
     fn fill(&self, tensors: &[StoredTensor], form: Form, buffer: &Buffer) -> Result<(), CudaError> {
         let k = tensors[0].row_len();
         let row_bytes = form.row_bytes(k);
@@ -309,14 +329,13 @@ impl Loader {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(pieces.len()).max(1);
         let work = || -> Result<(), CudaError> {
             self.device.make_current()?;
-            let size = rows_a_piece * row_bytes;
-            let mut rooms = [Pinned::new(&self.device, size)?, Pinned::new(&self.device, size)?];
-            let stream = Stream::new()?;
+            let mut rooms = self.rooms(rows_a_piece * row_bytes)?;
+            let Rooms { pinned, stream } = &mut rooms;
             let mut values = vec![0.0; k];
             for turn in 0.. {
                 let Some((tensor, first, rows, at)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                 // The copy before last has read this room when the one before is waited for.
-                let room = &mut rooms[turn % 2];
+                let room = &mut pinned[turn % 2];
                 let bytes = rows * row_bytes;
                 let out = &mut room.bytes_mut()[..bytes];
                 if !form.plain() || row_bytes != 2 * k {
@@ -328,7 +347,9 @@ impl Loader {
                 stream.wait()?;
                 room.upload(buffer.ptr() + (at * row_bytes) as u64, bytes, stream.0)?;
             }
-            stream.wait()
+            stream.wait()?;
+            self.rooms.lock().unwrap_or_else(PoisonError::into_inner).push(rooms);
+            Ok(())
         };
         if threads == 1 {
             return work();
@@ -342,6 +363,9 @@ impl Loader {
 }
 
 struct Stream(cudarc::driver::sys::CUstream);
+
+// SAFETY: a handle of the device's context, used by one thread at a time.
+unsafe impl Send for Stream {}
 
 impl Stream {
     fn new() -> Result<Self, CudaError> {

@@ -40,7 +40,7 @@ DEV float score(const AttendArgs& a, float dot) {
 }
 
 DEV void mma(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
@@ -387,16 +387,23 @@ template <int DK, int DV> DEV void attend_tiled(const AttendArgs& a, const Table
         __syncthreads();
         float s[8][4];
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+        for (int j = 0; j < 8; j++) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+        // Four products that do not wait for each other follow one another.
+#pragma unroll
+        for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int b = 0; b < DK / 32; b++) {
-                u32 row = j * 8 + n, c = b * 4 + q4;
-                uint4 k = *(const uint4*)(stage + (row * (DK / 8) + (c ^ ((row & 1) << 2))) * 16);
-                mma(s[j], q[0][b].x, q[1][b].x, q[0][b].y, q[1][b].y, k.x, k.y);
-                mma(s[j], q[0][b].z, q[1][b].z, q[0][b].w, q[1][b].w, k.z, k.w);
+                uint4 k[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    u32 row = (half * 4 + j) * 8 + n, c = b * 4 + q4;
+                    k[j] = *(const uint4*)(stage + (row * (DK / 8) + (c ^ ((row & 1) << 2))) * 16);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) mma(s[half * 4 + j], q[0][b].x, q[1][b].x, q[0][b].y, q[1][b].y, k[j].x, k[j].y);
+#pragma unroll
+                for (int j = 0; j < 4; j++) mma(s[half * 4 + j], q[0][b].z, q[1][b].z, q[0][b].w, q[1][b].w, k[j].z, k[j].w);
             }
-        }
         u32 p0 = block * 16;
         bool whole = p0 + 63 <= lowest && first_visible(a, highest) <= p0;
         if (a.softcap > 0.0f) {
@@ -451,14 +458,21 @@ template <int DK, int DV> DEV void attend_tiled(const AttendArgs& a, const Table
             u32 a0 = pack_f16_fast(s[2 * p][0], s[2 * p][1]), a1 = pack_f16_fast(s[2 * p][2], s[2 * p][3]);
             u32 a2 = pack_f16_fast(s[2 * p + 1][0], s[2 * p + 1][1]), a3 = pack_f16_fast(s[2 * p + 1][2], s[2 * p + 1][3]);
             u32 at = p0 + p * 16 + q4 * 2;
-            bool written = p0 + p * 16 + 16 <= edge;
-            u32 low = (at < edge ? 0xffffu : 0u) | (at + 1 < edge ? 0xffff0000u : 0u);
-            u32 high = (at + 8 < edge ? 0xffffu : 0u) | (at + 9 < edge ? 0xffff0000u : 0u);
+            const u8* page = stage + 64 * DK * 2 + p * DV * 32 + n * 32 + q4 * 8;
+            if (p0 + p * 16 + 16 <= edge) {
 #pragma unroll
-            for (int d = 0; d < DV / 8; d++) {
-                uint2 v = *(const uint2*)(stage + 64 * DK * 2 + p * DV * 32 + (d * 8 + n) * 32 + q4 * 8);
-                if (!written) { v.x &= low; v.y &= high; }
-                mma(out[d], a0, a1, a2, a3, v.x, v.y);
+                for (int d = 0; d < DV / 8; d++) {
+                    uint2 v = *(const uint2*)(page + d * 256);
+                    mma(out[d], a0, a1, a2, a3, v.x, v.y);
+                }
+            } else if (p0 + p * 16 < edge) {
+                u32 low = (at < edge ? 0xffffu : 0u) | (at + 1 < edge ? 0xffff0000u : 0u);
+                u32 high = (at + 8 < edge ? 0xffffu : 0u) | (at + 9 < edge ? 0xffff0000u : 0u);
+#pragma unroll
+                for (int d = 0; d < DV / 8; d++) {
+                    uint2 v = *(const uint2*)(page + d * 256);
+                    mma(out[d], a0, a1, a2, a3, v.x & low, v.y & high);
+                }
             }
         }
         __syncthreads();

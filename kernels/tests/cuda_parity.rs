@@ -44,8 +44,8 @@ fn fixtures() -> Vec<PathBuf> {
         .into_iter()
         .filter(|path| path.join("config.json").exists())
         .collect();
-    let model = root.join("../../tests/models/tiny-qwen3");
-    out.extend(Some(model).filter(|path| path.exists()));
+    let embedded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/assets/tiny-qwen3");
+    out.extend(Some(embedded).filter(|path| path.exists()));
     out.extend(std::env::var_os("CRIT_MODELS").map(PathBuf::from).into_iter().flat_map(|root| {
         ["tiny-qwen3", "tiny-qwen3-moe"]
             .map(|name| root.join(name))

@@ -134,6 +134,9 @@ pub struct Plan {
     pub told: Vec<(String, u64)>,
 }
 
+/// Units, and how many nodes they do.
+type Taken = (Vec<Box<dyn Unit>>, usize);
+
 /// Makes a plan.
 pub struct Planner<'a> {
     pub(super) model: &'a Model,
@@ -217,7 +220,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Units of the node at `at` and of what is done with it, and how many nodes that is.
-    fn next(&mut self, at: usize) -> Result<(Vec<Box<dyn Unit>>, usize), CudaError> {
+    fn next(&mut self, at: usize) -> Result<Taken, CudaError> {
         if self.on(Strategy::FusedNorm)
             && let Some(fused) = self.norm_and_maps(at)?
         {
@@ -445,7 +448,7 @@ impl<'a> Planner<'a> {
     }
 
     /// A whole-row norm and the maps that read it.
-    fn norm_and_maps(&mut self, at: usize) -> Result<Option<(Vec<Box<dyn Unit>>, usize)>, CudaError> {
+    fn norm_and_maps(&mut self, at: usize) -> Result<Option<Taken>, CudaError> {
         let Some(op) = self.op::<RmsNormOp>(at) else { return Ok(None) };
         let node = self.nodes[at].1;
         let (from, normed) = (node.reads[0], node.writes[0]);
@@ -471,7 +474,7 @@ impl<'a> Planner<'a> {
         before: Option<(&RmsNormOp, Arc<Buffer>, ValueId)>,
         at: usize,
         maps: usize,
-    ) -> Result<(Vec<Box<dyn Unit>>, usize), CudaError> {
+    ) -> Result<Taken, CudaError> {
         let input = self.nodes[at].1.reads[0];
         let from = self.places[before.as_ref().map_or(input, |(_, _, from)| *from).at()];
         let gate = self.gate_behind(at, maps);
@@ -608,7 +611,7 @@ impl<'a> Planner<'a> {
             .filter(|op| maps == 2 && op.limit.is_none() && self.on(Strategy::FusedGate))?;
         let (gate, up, act) = (self.nodes[at].1.writes[0], self.nodes[at + 1].1.writes[0], self.nodes[at + 2].1);
         let bare = (at..at + 2).all(|i| self.op::<Linear>(i).is_some_and(|op| !op.bias));
-        let reads = act.reads == [gate, up] && act.writes[0] != gate && act.writes[0] != up || act.reads == [gate, up];
+        let reads = act.reads == [gate, up];
         let out = act.writes[0];
         let lost = [gate, up].into_iter().all(|id| id == out || self.dead_after(at + 2, id));
         (bare && reads && lost).then(|| (op.clone(), self.places[out.at()]))
@@ -638,7 +641,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Norms and rotation of heads, the cache write and attention.
-    fn heads_and_attention(&mut self, at: usize) -> Result<Option<(Vec<Box<dyn Unit>>, usize)>, CudaError> {
+    fn heads_and_attention(&mut self, at: usize) -> Result<Option<Taken>, CudaError> {
         let in_place = |node: &OpNode| node.reads.len() == 1 && node.reads == node.writes;
         let heads = |op: &RmsNormOp, node: &OpNode| op.group < self.program.values[node.reads[0].at()].width;
         let mut end = at;
@@ -699,7 +702,7 @@ impl<'a> Planner<'a> {
         }
         (parts[0].to, parts[0].out, parts[0].out_stride) = (1, q_ptr, q_stride as u64);
         parts.push(self.head_part(self.places[v.at()], write.heads, write.value_dim));
-        self.into_pages(end, &mut parts[1..]);
+        self.point_at_pages(end, &mut parts[1..]);
         // One table of angles serves both.
         let angles = |steps: Vec<usize>| steps.into_iter().find_map(|i| self.op::<Rope>(i));
         let turn_alike = angles(of_q) == angles(of_k);
@@ -756,7 +759,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Keys and values go to the pages of node `at`'s state.
-    pub(super) fn into_pages(&self, at: usize, keys_and_values: &mut [HeadArgs]) {
+    pub(super) fn point_at_pages(&self, at: usize, keys_and_values: &mut [HeadArgs]) {
         let area = self.area(at);
         for (part, to) in keys_and_values.iter_mut().zip([2, 3]) {
             part.to = to;

@@ -197,7 +197,7 @@ fn kv_write(planner: &mut Planner<'_>, at: usize) -> Units {
     }
     let mut parts =
         vec![planner.head_part(keys, op.heads, op.key_dim), planner.head_part(values, op.heads, op.value_dim)];
-    planner.into_pages(at, &mut parts);
+    planner.point_at_pages(at, &mut parts);
     let kernel = planner.heads_kernel(&parts);
     one(Heads { kernel, label: "kv_write", parts, keeps: Vec::new() })
 }

@@ -96,8 +96,7 @@ DEV void attend_plain(const AttendArgs& a, const Tables& t) {
 }
 
 // Few tokens: block (key/value head and up to 16 of its query heads, split, token), 4 warps, each every fourth page of the
-// split. Splits depend on the token's own context, and in wide steps, which fill the device anyway, are at least four times as long. The
-// last block of a token's head to finish joins the splits.
+// split. Splits depend on the token's own context alone. The last block of a token's head to finish joins the splits.
 // With OWN, for steps of one token a sequence, the block norms and turns its queries itself, and the one whose split holds the token
 // puts its key and value into the cache first; no other block of the step reads them.
 template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, const HeadsArgs& own, const Tables& t) {
@@ -114,7 +113,7 @@ template <int DK, int DV, bool OWN> DEV void attend_few(const AttendArgs& a, con
     if (seq < 0) return;
     u32 position = t.positions[token], first = first_visible(a, position);
     u32 block0 = first >> 4, blocks = (position >> 4) + 1 - block0;
-    u32 per = max(gridDim.z >= 8 ? 16u : 4u, ((blocks + a.splits - 1) / a.splits + 3) & ~3u), splits = (blocks + per - 1) / per, split = blockIdx.y;
+    u32 per = max(4u, ((blocks + a.splits - 1) / a.splits + 3) & ~3u), splits = (blocks + per - 1) / per, split = blockIdx.y;
     if (split >= splits) return;
     u32 head0 = kv * a.group + row0;
     const u32* table = t.blocks + (u64)seq * t.block_stride + block0;

@@ -7,15 +7,15 @@ extern "C" __global__ void heads(const __grid_constant__ HeadsArgs a, Tables t) 
     dependents_may_start();
     wait_for_inputs();
     u32 head = blockIdx.y * 4 + (threadIdx.x >> 5), dims = 0, token = blockIdx.x;
-    // Padding is turned like any token, so that nothing waits for its number, and put nowhere.
     int seq = t.seq_of[token];
+    if (seq < 0) return;
     u32 position = t.positions[token];
     for (u32 p = 0; p < a.parts; p++) dims = max(dims, a.part[p].dim);
     for (u32 p = 0; p < a.parts; p++) {
         if (head < a.part[p].heads) {
             float* own = room + (threadIdx.x >> 5) * dims;
-            turned_head(a.part[p], t, token, head, max(seq, 0), position, own);
-            if (seq >= 0) put_head(a.part[p], t, token, head, seq, position, own);
+            turned_head(a.part[p], t, token, head, seq, position, own);
+            put_head(a.part[p], t, token, head, seq, position, own);
             return;
         }
         head -= a.part[p].heads;

@@ -81,6 +81,9 @@ impl ServedOptions {
 /// not always split as the tokenizer would split it. More than twice as many is no rounding.
 const COUNT_SLACK: f64 = 2.0;
 
+/// How the error of an empty answer begins.
+const NOTHING: &str = "it answered nothing";
+
 /// Empty answers in a row after which a server is given up.
 const EMPTY_ANSWERS: u32 = 6;
 
@@ -185,7 +188,10 @@ pub fn measure(
     let (wanted, skipped) = choose(options, context.count_tokens)?;
     progress("speed: warming up the server");
     let shortest = wanted[0].clone();
-    let warm = warm_up(options.warm_up_limit, || client.run(&shortest, 16, context).map(|run| run.end_s))?;
+    let warm = match warm_up(options.warm_up_limit, || client.run(&shortest, 16, context).map(|run| run.end_s)) {
+        Err(EvalError::Http { what, .. }) if what.starts_with(NOTHING) => false,
+        warm => warm?,
+    };
     let (mut measured, mut skipped) = (Vec::new(), skipped);
     let begun = Instant::now();
     for (i, prompt) in wanted.iter().enumerate() {
@@ -196,12 +202,15 @@ pub fn measure(
             Err(EvalError::Status { status: 400 | 413 | 422, body, .. }) => {
                 skipped.push(SkippedPrompt { name: prompt.name.into(), why: format!("the server refused it: {body}") });
             }
+            Err(EvalError::Http { what, .. }) if what.starts_with(NOTHING) => {
+                skipped.push(SkippedPrompt { name: prompt.name.into(), why: what });
+            }
             Err(error) => return Err(error),
         }
     }
     if measured.is_empty() {
         return Err(EvalError::Request {
-            what: "the server refused every prompt of the suite".into(),
+            what: "the server refused every prompt of the suite, or answered nothing".into(),
             hint: format!("it says: {}", skipped.first().map_or("", |one| one.why.as_str())),
         });
     }
@@ -444,7 +453,7 @@ impl Client<'_> {
                 return Ok(run);
             }
         }
-        let what = format!("it answered nothing to `{}`, {EMPTY_ANSWERS} times", prompt.name);
+        let what = format!("{NOTHING} to `{}`, {EMPTY_ANSWERS} times", prompt.name);
         Err(EvalError::Http { address: self.address.authority.clone(), what })
     }
 

@@ -107,6 +107,19 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
+/// The candidate of `known` that `given` is most likely a slip of: at most two characters off, a third of its length at
+/// most, and the digits the same. For names whose digits are versions: another digit is another thing, not a slip.
+pub fn likely_slip<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let digits = |text: &str| text.chars().filter(char::is_ascii_digit).collect::<String>();
+    known
+        .into_iter()
+        .map(|candidate| (edit_distance(given, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= 2.min(candidate.chars().count() / 3))
+        .filter(|(_, candidate)| digits(given) == digits(candidate))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -132,5 +145,15 @@ mod tests {
         assert_eq!(nearest("ngram-drafter", known), Some("ngram_drafter"));
         assert_eq!(nearest("prefixcache", known), Some("prefix_cache"));
         assert_eq!(nearest("flash_attention", known), None);
+    }
+
+    #[test]
+    fn another_version_is_no_slip() {
+        let known = ["gemma3", "llama", "phi3", "qwen3"];
+        assert_eq!(likely_slip("lama", known), Some("llama"));
+        assert_eq!(likely_slip("qwne3", known), Some("qwen3"));
+        for other in ["qwen2", "qwen", "gemma", "phi", "gpt2", "mamba", "opt", ""] {
+            assert_eq!(likely_slip(other, known), None, "{other}");
+        }
     }
 }

@@ -9,7 +9,7 @@ mod config;
 
 pub use config::{Config, MAX_SIZE};
 
-use crate::error::{Diagnose, ErrorKind};
+use crate::error::{Diagnose, ErrorKind, nearest};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
@@ -61,6 +61,18 @@ pub enum JsonError {
         /// The fault.
         what: String,
     },
+    /// Sound JSON with a key that is not read.
+    #[error("{origin}: {place} has no key `{key}`")]
+    UnknownKey {
+        /// The file.
+        origin: String,
+        /// Path of the object, or `the top level`.
+        place: String,
+        /// The key.
+        key: String,
+        /// Keys that are read there.
+        known: Vec<String>,
+    },
     /// Sound JSON with a value that is not what its key needs.
     #[error("{origin}: {path}: {found}, expected {expected}")]
     Value {
@@ -86,6 +98,11 @@ impl Diagnose for JsonError {
             Self::Size { origin, .. } => format!("check that {origin} is the file you meant"),
             Self::Encoding { origin, .. } => format!("save {origin} as UTF-8 without a byte order mark"),
             Self::Syntax { origin, line, .. } => format!("correct line {line} of {origin}"),
+            Self::UnknownKey { key, known, .. } => match nearest(key, known.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if known.is_empty() => format!("leave out `{key}`"),
+                None => format!("leave out `{key}`; keys there are {}", known.join(", ")),
+            },
             Self::Value { origin, path, expected, .. } => format!("set {path} in {origin} to {expected}"),
         })
     }
@@ -191,12 +208,37 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8], origin: &str) -> Result<T, 
 /// # Errors
 /// A document that is not a `T`.
 pub fn from_value<T: DeserializeOwned>(value: Value, origin: &str) -> Result<T, JsonError> {
-    serde_path_to_error::deserialize(value).map_err(|error| JsonError::Value {
-        origin: origin.into(),
-        path: format!("`{}`", error.path()),
-        found: error.inner().to_string(),
-        expected: "a value of the documented form".into(),
-    })
+    serde_path_to_error::deserialize(value)
+        .map_err(|error| misfit(&error.path().to_string(), &error.inner().to_string(), origin))
+}
+
+/// What keeps a document from being a `T`, out of the words of its reader.
+fn misfit(path: &str, message: &str, origin: &str) -> JsonError {
+    let origin = origin.to_string();
+    let place = |path: &str| if path == "." { "the top level".to_string() } else { format!("`{path}`") };
+    if let Some((key, known)) = unknown_key(message) {
+        let parent = path.strip_suffix(&key).map_or(path, |parent| parent.strip_suffix('.').unwrap_or(parent));
+        return JsonError::UnknownKey { origin, place: place(if parent.is_empty() { "." } else { parent }), key, known };
+    }
+    if let Some(key) = message.strip_prefix("missing field ") {
+        let expected = format!("an object with the key {key}");
+        return JsonError::Value { origin, path: place(path), found: format!("the key {key} is missing"), expected };
+    }
+    let (found, expected) = message.rsplit_once(", expected ").unwrap_or((message, "a value of the documented form"));
+    let found = found.strip_prefix("invalid type: ").or_else(|| found.strip_prefix("invalid value: ")).unwrap_or(found);
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, zero or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        other => other,
+    };
+    JsonError::Value { origin, path: place(path), found: found.into(), expected: expected.into() }
+}
+
+/// The key and the keys there are, of "unknown field `x`, expected one of `a`, `b`".
+fn unknown_key(message: &str) -> Option<(String, Vec<String>)> {
+    let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2).map(String::from);
+    Some((quoted.next()?, quoted.collect()))
 }
 
 /// Reads the file at `path`, refusing more than `max_bytes` before holding them.
@@ -415,7 +457,39 @@ mod tests {
             inner: Vec<u8>,
         }
         let error = from_slice::<Outer>(br#"{"inner": [1, "x"]}"#, "f").unwrap_err().to_string();
-        assert!(error.contains("`inner[1]`"), "{error}");
+        assert_eq!(error, r#"f: `inner[1]`: string "x", expected a whole number, zero or more"#);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place_and_the_nearest() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Inner {
+            #[allow(dead_code)]
+            width: u8,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Outer {
+            #[allow(dead_code)]
+            #[serde(default)]
+            items: Vec<Inner>,
+        }
+        let refuse = |text: &str| {
+            let error = from_slice::<Outer>(text.as_bytes(), "f").unwrap_err();
+            (error.to_string(), error.hint().unwrap())
+        };
+        assert_eq!(
+            refuse(r#"{"itmes": []}"#),
+            ("f: the top level has no key `itmes`".into(), "did you mean `items`?".into())
+        );
+        let (message, hint) = refuse(r#"{"items": [{"width": 1}, {"width": 1, "colour": 2}]}"#);
+        assert_eq!(message, "f: `items[1]` has no key `colour`");
+        assert_eq!(hint, "leave out `colour`; keys there are width");
+        assert_eq!(
+            refuse(r#"{"items": [{}]}"#).0,
+            "f: `items[0]`: the key `width` is missing, expected an object with the key `width`"
+        );
     }
 
     proptest::proptest! {

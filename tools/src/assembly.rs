@@ -4,9 +4,10 @@ use crate::catalog;
 use crate::error::ToolError;
 use crate::next::Next;
 use crate::workspace::Workspace;
+use crit_catalog::host::check_fit;
 use crit_core::error::ErrorKind;
 use crit_core::json;
-use crit_core::plugin::{Assembly, Manifest, PluginUse, QualityMode, ResolvedPlugin, Slot, resolve};
+use crit_core::plugin::{Assembly, AssemblyError, Manifest, PluginUse, QualityMode, ResolvedPlugin, Slot, resolve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,8 +63,13 @@ pub fn check(assembly: Assembly, own: &[Manifest]) -> Result<Checked, ToolError>
     let compiled = catalog::manifests()?;
     let shadowed = |manifest: &&Manifest| !own.iter().any(|mine| mine.name == manifest.name);
     let known: Vec<&Manifest> = own.iter().chain(compiled.iter().filter(shadowed)).collect();
-    let plugins =
-        resolve(&assembly, &known).map_err(|error| ToolError::from(error).with_next(Next::call("inference_search")))?;
+    let plugins = resolve(&assembly, &known).map_err(|error| match error {
+        // Only a plugin can be found by searching; any other slip is mended in the file.
+        AssemblyError::Unknown { .. } | AssemblyError::Backend { .. } | AssemblyError::Requires { .. } => {
+            in_file(error).with_next(Next::call("inference_search"))
+        }
+        other => in_file(other),
+    })?;
     Ok(Checked { assembly, plugins })
 }
 
@@ -75,6 +81,33 @@ pub fn all_for(backend: &str) -> Result<Vec<PluginUse>, ToolError> {
     let own = |manifest: &Manifest| manifest.slot == Slot::Op && manifest.backends == [backend] && backend != "cpu";
     let uses = |manifest: Manifest| PluginUse { name: manifest.name, options: BTreeMap::new() };
     Ok(catalog::manifests()?.into_iter().filter(own).map(uses).collect())
+}
+
+fn in_file(error: AssemblyError) -> ToolError {
+    let mut told = ToolError::from(error);
+    told.message = format!("engine/engine.json: {}", told.message);
+    told
+}
+
+/// Reads, checks and resolves the assembly of `workspace`, and refuses what its model or this machine cannot have: a
+/// context beyond the model's, or more memory than `free_bytes`.
+///
+/// # Errors
+/// The first rule it breaks.
+pub fn checked(workspace: &Workspace, own: &[Manifest], free_bytes: Option<u64>) -> Result<Checked, ToolError> {
+    let checked = check(read(workspace)?, own)?;
+    match crate::model::open(&checked.assembly.model) {
+        Ok(model) => {
+            check_fit(&checked.assembly, &checked.plugins, &model, free_bytes)?;
+            Ok(checked)
+        }
+        // An engine of one's own may read what crit does not.
+        Err(error) if checked.assembly.engine.is_some() && checked.assembly.model.exists() => {
+            tracing::debug!("the model is not checked: {error}");
+            Ok(checked)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The assembly with everything said: every plugin's version and options. What a candidate digest covers; the model's

@@ -7,6 +7,7 @@ use crate::error::ToolError;
 use crate::next::Next;
 use crate::runs::{self, RunState};
 use crate::tool::{Effect, Runs, Tool};
+use crit_catalog::host::free_bytes;
 use crit_catalog::package;
 use crit_core::digest::Digest;
 use crit_core::error::ErrorKind;
@@ -72,9 +73,9 @@ impl Tool for BuildCandidate {
 
     fn inputs(context: &Context, _: &Params) -> Result<Digest, ToolError> {
         let workspace = context.workspace()?;
-        if !workspace.engine().is_dir() {
-            assembly::read(workspace)?;
-        }
+        // Here already, so that a call that cannot succeed leaves no job behind.
+        assembly::checked(workspace, &own_manifests(workspace.root())?, free_bytes())?;
+        Builder::new(context)?;
         let tree = tree::scan(&workspace.engine(), &ignored())?.id()?;
         let tip = runs::tip(context).unwrap_or(tree);
         Ok(Digest::of_parts([tree.bytes().as_slice(), tip.bytes()]))
@@ -124,7 +125,7 @@ impl<'a> Builder<'a> {
         let report = self.context.report();
         report.phase("check engine.json");
         let own = own_manifests(workspace.root())?;
-        let checked = assembly::check(assembly::read(workspace)?, &own)?;
+        let checked = assembly::checked(workspace, &own, free_bytes())?;
         report.phase("digest checkpoint");
         let checkpoint = crate::checkpoint::digest(self.context, &checked.assembly.model)?;
         self.same_checkpoint(&checkpoint)?;

@@ -44,7 +44,11 @@ impl ToolError {
             std::io::ErrorKind::NotFound => ErrorKind::Input,
             _ => ErrorKind::Environment,
         };
-        Self::new(kind, format!("cannot {what} {}: {error}", path.display()))
+        let hint = match kind {
+            ErrorKind::Input => format!("check that {} exists", path.display()),
+            _ => format!("check that {} may be read and written, and that there is room", path.display()),
+        };
+        Self::new(kind, format!("cannot {what} {}: {error}", path.display())).with_hint(hint)
     }
 }
 

@@ -25,7 +25,9 @@ pub struct IdTensor {
 /// # Errors
 /// The file cannot be read, has no such tensor, or one of another shape or type, or an id that is no token id.
 pub fn read_ids(path: &Path) -> Result<Vec<IdTensor>, ToolError> {
-    let bytes = std::fs::read(path).map_err(|error| ToolError::io("read", path, &error))?;
+    let bytes = std::fs::read(path).map_err(|error| {
+        ToolError::io("read", path, &error).with_hint("give a safetensors file that holds token ids named `input_ids`")
+    })?;
     let wrong = |what: String| ToolError::new(ErrorKind::Input, format!("{}: {what}", path.display()));
     let file = SafeTensors::deserialize(&bytes).map_err(|error| wrong(format!("not a safetensors file: {error}")))?;
     let mut found = Vec::new();

@@ -10,7 +10,7 @@ use crate::files::{Checkpoint, StoredTensor};
 use arch::{ArchError, Source};
 use program::{BlockUse, Program, WeightId};
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A program and the checkpoint whose tensors it names. Cheap to clone.
@@ -31,22 +31,35 @@ pub enum ModelError {
     #[error(transparent)]
     File(#[from] crate::files::FileError),
     /// The architecture.
-    #[error(transparent)]
-    Arch(#[from] ArchError),
+    #[error("{}", at(path, error))]
+    Arch {
+        /// The file or folder.
+        path: PathBuf,
+        /// What does not fit.
+        error: Box<ArchError>,
+    },
+}
+
+/// What does not fit, with the place where the error does not name it itself.
+fn at(path: &Path, error: &ArchError) -> String {
+    match error {
+        ArchError::Config(_) | ArchError::File(_) => error.to_string(),
+        _ => format!("{}: {error}", path.display()),
+    }
 }
 
 impl crate::error::Diagnose for ModelError {
     fn kind(&self) -> crate::error::ErrorKind {
         match self {
             Self::File(error) => error.kind(),
-            Self::Arch(error) => error.kind(),
+            Self::Arch { error, .. } => error.kind(),
         }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
             Self::File(error) => error.hint(),
-            Self::Arch(error) => error.hint(),
+            Self::Arch { error, .. } => error.hint(),
         }
     }
 }
@@ -60,7 +73,7 @@ impl Model {
     /// # Errors
     /// The files cannot be read, or do not make a supported model.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        Ok(Self::bind(Checkpoint::open(path)?)?)
+        Self::bind(Checkpoint::open(path)?).map_err(|error| ModelError::Arch { path: path.into(), error: Box::new(error) })
     }
 
     /// Binds the program of an open checkpoint: every declared weight is there in its shape, every tensor is used or on

@@ -269,7 +269,7 @@ impl Diagnose for AssemblyError {
                 None => format!("its options: {}", known.join(", ")),
             },
             Self::Value { expected, .. } => format!("give {expected}"),
-            Self::Field { .. } => return None,
+            Self::Field { field, .. } => format!("correct `{field}` in engine.json"),
         })
     }
 }

@@ -1,10 +1,11 @@
 //! From an assembly and an open model to an engine ready to serve. Tools and tests call this in their own process.
 
 use super::{HostError, memory};
+use crate::entries::CATALOG;
 use crate::registry::{Chosen, choose, known};
 use crit_core::model::Model;
 use crit_core::model::plain::{PlainExecutor, PlainSizes};
-use crit_core::plugin::{Assembly, AssemblyError, Slot};
+use crit_core::plugin::{Assembly, AssemblyError, ResolvedPlugin, Slot};
 use crit_core::protocol::host::Identity;
 use crit_core::runtime::{Engine, EngineConfig, EngineError, Executor, Policies};
 use crit_kernels::backend::cuda::{self, CudaOptions, Strategy};
@@ -99,6 +100,38 @@ pub fn build_engine(assembly: &Assembly, model: Model, own: &[Plugin], kind: Exe
     Ok(Built { engine: Engine::new(executor, policies, config), identity })
 }
 
+/// Refuses an engine that this model or machine cannot have, before anything is loaded: a context beyond the model's, or
+/// weights and state of more than `free_bytes`. `plugins` are the assembly's own, resolved.
+///
+/// # Errors
+/// It cannot be had, and why.
+pub fn check_fit(
+    assembly: &Assembly,
+    plugins: &[ResolvedPlugin],
+    model: &Model,
+    free_bytes: Option<u64>,
+) -> Result<(), HostError> {
+    let sizes = Sizes::of(assembly, model)?;
+    let cache = plugins.iter().find(|plugin| plugin.manifest.slot == Slot::KvCache);
+    let format: Option<Arc<dyn KvFormat>> = match cache {
+        None => Some(Arc::new(KvF16)),
+        Some(cache) => match compiled(cache) {
+            Some(plugin) => match (plugin.make)(&cache.options)? {
+                Instance::KvCache(format) => Some(Arc::from(format)),
+                _ => None,
+            },
+            None => None,
+        },
+    };
+    // How an engine package stores its state is known only once it runs; its weights are known now.
+    Ok(sizes.require_memory(model, |dim| format.as_ref().map_or(0, |format| format.row_bytes(dim)), free_bytes)?)
+}
+
+/// The plugin of the catalogue that `resolved` names, unless one of the same name took its place.
+fn compiled(resolved: &ResolvedPlugin) -> Option<&'static Plugin> {
+    CATALOG.iter().find(|plugin| plugin.manifest().is_ok_and(|manifest| manifest == resolved.manifest)).copied()
+}
+
 /// Refuses plugins that the model's kind of state leaves nothing to do.
 fn check_applicable(chosen: &[Chosen], model: &Model) -> Result<(), HostError> {
     let cache = chosen.iter().find(|c| c.resolved.manifest.slot == Slot::PrefixCache);
@@ -189,9 +222,14 @@ impl Sizes {
         weights.saturating_add(state.saturating_mul(token)).saturating_add(slots)
     }
 
-    fn require_memory(&self, model: &Model, row_bytes: impl Fn(usize) -> usize) -> Result<(), EngineError> {
+    fn require_memory(
+        &self,
+        model: &Model,
+        row_bytes: impl Fn(usize) -> usize,
+        free_bytes: Option<u64>,
+    ) -> Result<(), EngineError> {
         let what = format!("the model with {} sequences of {} tokens", self.slots, self.context);
-        memory::require(&what, self.needed_bytes(model, row_bytes), memory::free_bytes())
+        memory::require(&what, self.needed_bytes(model, row_bytes), free_bytes)
     }
 }
 
@@ -212,7 +250,7 @@ fn gpu(
 }
 
 fn plain(model: Model, sizes: &Sizes) -> Result<Box<dyn Executor>, HostError> {
-    sizes.require_memory(&model, |dim| KvF32.row_bytes(dim))?;
+    sizes.require_memory(&model, |dim| KvF32.row_bytes(dim), memory::free_bytes())?;
     let plain =
         PlainSizes { block_tokens: BLOCK_TOKENS, blocks: sizes.blocks, slots: sizes.slots, max_context: sizes.context };
     Ok(Box::new(PlainExecutor::new(model, plain)))
@@ -237,7 +275,7 @@ fn cpu(
     format: Arc<dyn KvFormat>,
     ops: Vec<(String, Box<dyn OpPlugin>)>,
 ) -> Result<Box<dyn Executor>, HostError> {
-    sizes.require_memory(model, |dim| format.row_bytes(dim))?;
+    sizes.require_memory(model, |dim| format.row_bytes(dim), memory::free_bytes())?;
     load(model, sizes);
     let mut options = ExecOptions::new(style, sizes.context, sizes.slots);
     options.threads = sizes.threads.unwrap_or(options.threads);

@@ -4,15 +4,16 @@ use crit_core::runtime::EngineError;
 use std::fs;
 use std::path::Path;
 
-/// Bytes this process may still take: what the system has available, or what its control group leaves, whichever is
-/// less. `None` where the system does not say.
+/// Names the most bytes an engine may take, below what is free: to leave room for others on a shared machine.
+pub const BUDGET_ENV: &str = "CRIT_MEMORY_BYTES";
+
+/// Bytes this process may still take: what the system has available, what its control group leaves, or what
+/// [`BUDGET_ENV`] allows, whichever is least. `None` where none of them says.
 pub fn free_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
     let group = group_left(Path::new("/sys/fs/cgroup"));
-    match (system, group) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    let budget = std::env::var(BUDGET_ENV).ok().and_then(|text| text.trim().parse().ok());
+    [system, group, budget].into_iter().flatten().min()
 }
 
 /// Fails if `needed_bytes` are more than are free.

@@ -11,9 +11,9 @@ mod build;
 mod error;
 mod memory;
 
-pub use build::{Built, ExecutorKind, Hosted, build_engine};
+pub use build::{Built, ExecutorKind, Hosted, build_engine, check_fit};
 pub use error::HostError;
-pub use memory::free_bytes;
+pub use memory::{BUDGET_ENV, free_bytes};
 
 use crate::registry::known;
 use args::{Args, Task};

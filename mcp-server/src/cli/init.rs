@@ -33,11 +33,15 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
         Some(path) => assembly::init(workspace, path, QualityMode::default())?,
         None => false,
     };
+    let next = match &model {
+        Some(path) => json!({"tool": "recon", "arguments": {"model": path.display().to_string()}}),
+        None => json!({"tool": "recon", "arguments": {"model": "MODEL"}}),
+    };
     printer.output(&json!({
         "workspace": workspace.root().display().to_string(),
         "engine_json": assembly::path(workspace).is_file(),
         "written": wrote,
-        "next": {"tool": "recon", "arguments": {"model": model.map(|path| path.display().to_string())}},
+        "next": next,
     }))?;
     Ok(ExitCode::SUCCESS)
 }

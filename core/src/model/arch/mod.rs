@@ -49,7 +49,7 @@ pub mod rope;
 pub mod smollm3;
 
 use super::program::{Program, ProgramError};
-use crate::error::{Diagnose, ErrorKind, nearest};
+use crate::error::{Diagnose, ErrorKind, likely_slip};
 use crate::files::{StorageFacts, StoredTensor};
 use crate::json::{Config, JsonError};
 
@@ -207,7 +207,7 @@ impl Diagnose for ArchError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownType { found } => {
-                Some(match nearest(found, FAMILIES.iter().flat_map(|f| f.model_types.iter().copied())) {
+                Some(match likely_slip(found, FAMILIES.iter().flat_map(|f| f.model_types.iter().copied())) {
                     Some(near) => format!("did you mean `{near}`? Otherwise use a checkpoint of a supported family"),
                     None => "use a checkpoint of a supported family".into(),
                 })

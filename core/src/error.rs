@@ -114,7 +114,7 @@ pub fn likely_slip<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) ->
     known
         .into_iter()
         .map(|candidate| (edit_distance(given, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= 2.min(candidate.chars().count() / 3))
+        .filter(|(distance, candidate)| *distance <= 2.min(candidate.chars().count().div_ceil(3)))
         .filter(|(_, candidate)| digits(given) == digits(candidate))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)

@@ -218,7 +218,12 @@ fn misfit(path: &str, message: &str, origin: &str) -> JsonError {
     let place = |path: &str| if path == "." { "the top level".to_string() } else { format!("`{path}`") };
     if let Some((key, known)) = unknown_key(message) {
         let parent = path.strip_suffix(&key).map_or(path, |parent| parent.strip_suffix('.').unwrap_or(parent));
-        return JsonError::UnknownKey { origin, place: place(if parent.is_empty() { "." } else { parent }), key, known };
+        return JsonError::UnknownKey {
+            origin,
+            place: place(if parent.is_empty() { "." } else { parent }),
+            key,
+            known,
+        };
     }
     if let Some(key) = message.strip_prefix("missing field ") {
         let expected = format!("an object with the key {key}");

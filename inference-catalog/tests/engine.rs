@@ -1,10 +1,11 @@
 //! Engines with plugins, in this process, on the embedded model: what a plugin may change and what not.
 
-use crit_catalog::host::{ExecutorKind, HostError};
+use crit_catalog::entries::kv_q8;
+use crit_catalog::host::{ExecutorKind, HostError, check_fit};
 use crit_catalog::{CATALOG, build_engine};
 use crit_core::error::{Diagnose, ErrorKind};
 use crit_core::model::Model;
-use crit_core::plugin::Assembly;
+use crit_core::plugin::{Assembly, resolve};
 use crit_core::protocol::{Generate, Usage};
 use crit_core::runtime::Event;
 use std::path::PathBuf;
@@ -126,6 +127,18 @@ fn what_cannot_be_built_says_why() {
     assert!(value.contains("one of row, 64, 32"), "{value}");
     let both = refuse(&assembly(r#"[{"name": "ngram_drafter", "options": {"min_ngram": 9, "max_ngram": 2}}]"#));
     assert!(both.to_string().contains("min_ngram 9 is above max_ngram 2"), "{both}");
+    let free = |bytes: u64, plugins: &str| {
+        let assembly = assembly(plugins);
+        let chosen = resolve(&assembly, &[&kv_q8::PLUGIN.manifest().unwrap()]).unwrap();
+        check_fit(&assembly, &chosen, &model, Some(bytes)).map_err(|error| error.to_string())
+    };
+    let weights: u64 = model.checkpoint.tensors().map(|tensor| tensor.bytes().len() as u64).sum();
+    // Two sequences of 256 tokens, keys and values of 16 bits.
+    let needed = weights + 2 * 256 * model.program.kv_bytes_per_token(|dim| dim * 2) as u64;
+    assert_eq!(free(needed, "[]"), Ok(()));
+    let short = free(needed - 1, "[]").unwrap_err();
+    assert!(short.contains(&needed.to_string()) && short.contains(&(needed - 1).to_string()), "{short}");
+    assert_eq!(free(needed - 1, r#"[{"name": "kv_q8"}]"#), Ok(()), "8-bit state takes less");
     let context = refuse(&Assembly { context: Some(1 << 40), ..assembly("[]") });
     assert_eq!(context.kind(), ErrorKind::Usage, "{context}");
 }

@@ -61,6 +61,69 @@ fn exit_codes_are_by_kind_and_errors_name_the_next_step() {
 }
 
 #[test]
+fn a_slip_in_engine_json_is_refused_before_anything_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    json(at, &["init", "--model", model().to_str().expect("a path")]);
+    let path = at.join("engine/engine.json");
+    let first: Value = serde_json::from_slice(&std::fs::read(&path).expect("there")).expect("JSON");
+    let refuse = |member: &str, value: Value, budget: &str| {
+        let mut assembly = first.clone();
+        assembly[member] = value;
+        std::fs::write(&path, assembly.to_string()).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_crit"));
+        let output = command.current_dir(at).arg("build").env("CRIT_MEMORY_BYTES", budget).output().expect("crit runs");
+        (code(&output), text(&output.stderr))
+    };
+    let plenty = "1000000000000";
+    // The embedded model was made for 4096 tokens.
+    let cases = [
+        ("context", Value::from(4097), plenty, 2, vec!["`context`", "4097", "4096", "hint"]),
+        ("context", Value::from(3), plenty, 2, vec!["engine/engine.json: `context`", "at least 16", "hint"]),
+        ("context", Value::from("x"), plenty, 3, vec!["engine/engine.json: `context`", "a whole number"]),
+        ("contxt", Value::from(64), plenty, 3, vec!["no key `contxt`", "did you mean `context`?"]),
+        ("max_batch", Value::from(0), plenty, 2, vec!["`max_batch`", "between 1 and 1024", "hint"]),
+        ("target", Value::from("tpu"), plenty, 2, vec!["`target`", "`cpu` is", "hint"]),
+        ("max_batch", Value::from(4), "1000", 4, vec!["needs", "1000 are free", "lower `context` or `max_batch`"]),
+    ];
+    for (member, value, budget, expected, parts) in cases {
+        let (code, said) = refuse(member, value, budget);
+        assert_eq!(code, expected, "{member}: {said}");
+        for part in parts {
+            assert!(said.contains(part), "{member}: {part} is not in {said}");
+        }
+        assert!(!said.contains("inference_search"), "searching does not mend it: {said}");
+    }
+    let jobs = std::fs::read_dir(at.join(".crit/jobs")).map_or(0, Iterator::count);
+    assert_eq!(jobs, 0, "a refused build leaves a job behind");
+}
+
+#[test]
+fn a_damaged_model_is_named_with_its_path() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("copy");
+    std::fs::create_dir(&copy).expect("made");
+    for file in std::fs::read_dir(model()).expect("there").flatten() {
+        std::fs::copy(file.path(), copy.join(file.file_name())).expect("copied");
+    }
+    let config = std::fs::read_to_string(copy.join("config.json")).expect("there");
+    for (from, to, part) in [
+        ("\"qwen3\"", "\"qwen9\"", "supported are"),
+        ("\"intermediate_size\":", "\"intermediate_size\": 8, \"was\":", "has shape"),
+        ("\"num_hidden_layers\":", "\"num_hidden_layers\": 99, \"was\":", "is missing"),
+    ] {
+        let other = config.replacen(from, to, 1);
+        assert_ne!(other, config, "{from}");
+        std::fs::write(copy.join("config.json"), other).expect("written");
+        let output = crit(folder.path(), &["models", "inspect", "copy"]);
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), 3, "{said}");
+        assert!(said.contains("copy") && said.contains(part) && said.contains("hint"), "{said}");
+        assert!(!said.contains("did you mean"), "another version is no slip: {said}");
+    }
+}
+
+#[test]
 fn an_error_as_json_is_whole() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = crit(folder.path(), &["models", "inspect", "nowhere", "--json"]);

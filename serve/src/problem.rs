@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// A value of the request is wrong.
-    #[error("`{path}` {message}")]
+    #[error("{} {message}", if path.is_empty() { "the request body".into() } else { format!("`{path}`") })]
     Invalid {
         /// JSON path of the value.
         path: String,

@@ -6,6 +6,7 @@ use crate::error::ToolError;
 use crate::next::Next;
 use crate::runs::{self, RunState};
 use crate::tool::{Effect, Runs, Tool};
+use crit_catalog::host::free_bytes;
 use crit_catalog::package;
 use crit_core::error::ErrorKind;
 use crit_core::plugin::PluginUse;
@@ -103,7 +104,7 @@ impl Tool for Plan {
                 .collect();
             assembly::set_plugins(workspace, &own, &wanted)?;
         }
-        let checked = assembly::check(assembly::read(workspace)?, &own)?;
+        let checked = assembly::checked(workspace, &own, free_bytes())?;
         let plan = store.append(&run.id, Draft::new(&body)?)?;
         let state = RunState::read(&store, run)?;
         let plugins = checked.plugins.iter().map(|p| format!("{}@{}", p.manifest.name, p.manifest.version)).collect();

@@ -73,7 +73,8 @@ impl Model {
     /// # Errors
     /// The files cannot be read, or do not make a supported model.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        Self::bind(Checkpoint::open(path)?).map_err(|error| ModelError::Arch { path: path.into(), error: Box::new(error) })
+        Self::bind(Checkpoint::open(path)?)
+            .map_err(|error| ModelError::Arch { path: path.into(), error: Box::new(error) })
     }
 
     /// Binds the program of an open checkpoint: every declared weight is there in its shape, every tensor is used or on

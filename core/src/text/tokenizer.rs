@@ -155,6 +155,12 @@ impl Tokenizer {
         self.0.special.contains(&id)
     }
 
+    /// The special tokens as they are written.
+    pub fn special_texts(&self) -> Vec<String> {
+        let texts: BTreeSet<String> = self.0.special.iter().filter_map(|id| self.0.parsing.id_to_token(*id)).collect();
+        texts.into_iter().filter(|text| !text.is_empty()).collect()
+    }
+
     pub(super) fn spelling(&self) -> Spelling {
         self.0.spelling
     }

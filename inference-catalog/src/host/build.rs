@@ -129,7 +129,7 @@ pub fn check_fit(
 
 /// The plugin of the catalogue that `resolved` names, unless one of the same name took its place.
 fn compiled(resolved: &ResolvedPlugin) -> Option<&'static Plugin> {
-    CATALOG.iter().find(|plugin| plugin.manifest().is_ok_and(|manifest| manifest == resolved.manifest)).copied()
+    CATALOG.iter().find(|plugin| plugin.manifest().is_ok_and(|manifest| manifest == resolved.manifest))
 }
 
 /// Refuses plugins that the model's kind of state leaves nothing to do.

@@ -114,8 +114,10 @@ fn check(context: &Context, printer: &Printer, run: Option<&str>, held: &[String
     let held = held
         .iter()
         .map(|text| {
-            Digest::parse(text)
-                .ok_or_else(|| ToolError::new(ErrorKind::Usage, "`--held` takes whole record ids, 64 hex digits"))
+            Digest::parse(text).ok_or_else(|| {
+                ToolError::new(ErrorKind::Usage, "`--held` takes whole record ids, 64 hex digits")
+                    .with_hint("`crit run show RUN` lists the ids of its records")
+            })
         })
         .collect::<Result<Vec<_>, _>>()?;
     let run = run.map(|text| Store::open(workspace)?.find_run(text)).transpose()?;

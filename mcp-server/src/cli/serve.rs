@@ -59,6 +59,10 @@ struct Target {
 /// # Errors
 /// There is no such candidate, it is not sealed, or the server cannot run.
 pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode, ToolError> {
+    if args.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+        return Err(ToolError::new(ErrorKind::Usage, "`--name` is empty")
+            .with_hint("leave it out, or give the name clients are to ask for"));
+    }
     let target = match &args.model {
         Some(path) => of_model(context, path)?,
         None => of_candidate(args, context)?,
@@ -75,10 +79,20 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
     runtime.block_on(async {
         let server = Server::bind(config, Arc::new(text), Arc::new(launcher)).await?;
         let url = format!("http://{}", server.local_addr());
-        printer.output(&json!({"url": url, "model": name, "engine": target.what}))?;
-        printer.note(&format!("serving {} at {url}/v1; Ctrl-C stops", target.what));
-        server.run(stopped()).await?;
-        Ok::<(), ToolError>(())
+        let ready = server.readiness();
+        let running = server.run(stopped());
+        tokio::pin!(running);
+        printer.note(&format!("loading {}", target.what));
+        // The address is told when it answers: who reads it may ask at once.
+        let up = tokio::select! {
+            ended = &mut running => return Ok(ended?),
+            up = ready.wait() => up.is_ok(),
+        };
+        if up {
+            printer.output(&json!({"url": url, "model": name, "engine": target.what}))?;
+            printer.note(&format!("serving {} at {url}/v1; Ctrl-C stops", target.what));
+        }
+        Ok::<(), ToolError>(running.await?)
     })?;
     Ok(ExitCode::SUCCESS)
 }

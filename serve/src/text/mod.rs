@@ -1,5 +1,6 @@
 //! What the server needs of tokenizer and chat template, so that dialects and tests do not depend on model files.
 
+mod literal;
 mod model;
 
 pub use model::{ModelText, sampling_defaults};
@@ -26,7 +27,8 @@ pub trait Text: Send + Sync + 'static {
     /// The template refuses the conversation.
     fn render(&self, conversation: &Conversation) -> Result<String, Failure>;
 
-    /// Token ids of a rendered prompt, special tokens recognised, none added.
+    /// Token ids of a rendered prompt: special tokens that the template wrote are recognised, those that messages spell
+    /// are text.
     ///
     /// # Errors
     /// The text cannot be tokenised.

@@ -1,5 +1,6 @@
 //! The text model of a checkpoint: its own tokenizer and chat template.
 
+use super::literal::{self, Literal};
 use super::{Conversation, Text, TextDecoder};
 use crate::config::ServerConfig;
 use crit_core::error::{ErrorKind, Failure};
@@ -13,6 +14,7 @@ use serde_json::Value;
 pub struct ModelText {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    literal: Literal,
 }
 
 impl ModelText {
@@ -23,7 +25,8 @@ impl ModelText {
     /// The tokenizer is missing, or one of them is broken.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
         let tokenizer = Tokenizer::from_checkpoint(checkpoint)?;
-        Ok(Self { tokenizer, template: ChatTemplate::from_checkpoint(checkpoint)? })
+        let literal = Literal::new(&tokenizer.special_texts());
+        Ok(Self { tokenizer, template: ChatTemplate::from_checkpoint(checkpoint)?, literal })
     }
 
     /// The configuration to serve `checkpoint` under `name` with: its generation defaults and end tokens.
@@ -56,15 +59,25 @@ pub fn sampling_defaults(generation: &Generation) -> SamplingParams {
 
 impl Text for ModelText {
     fn render(&self, conversation: &Conversation) -> Result<String, Failure> {
-        let Some(template) = &self.template else { return plain_text(conversation) };
-        let messages = Value::Array(conversation.messages.clone());
-        let tools = (!conversation.tools.is_empty()).then(|| Value::Array(conversation.tools.clone()));
+        let mut messages = Value::Array(conversation.messages.clone());
+        self.literal.mark(&mut messages);
+        let Some(template) = &self.template else { return plain_text(&messages, !conversation.tools.is_empty()) };
+        let tools = (!conversation.tools.is_empty()).then(|| {
+            let mut tools = Value::Array(conversation.tools.clone());
+            self.literal.mark(&mut tools);
+            tools
+        });
         let rendered = template.render(&messages, tools.as_ref(), true, &conversation.variables)?;
         Ok(rendered)
     }
 
     fn encode(&self, prompt: &str) -> Result<Vec<u32>, Failure> {
-        Ok(self.tokenizer.encode_chat(prompt)?)
+        let mut parts = literal::parts(prompt);
+        let mut ids = self.tokenizer.encode_chat(parts.next().map_or("", |(first, _)| first))?;
+        for (part, literally) in parts.filter(|(part, _)| !part.is_empty()) {
+            ids.extend(self.tokenizer.encode_with(part, !literally)?);
+        }
+        Ok(ids)
     }
 
     fn token_bytes(&self, id: u32) -> Vec<u8> {
@@ -77,12 +90,13 @@ impl Text for ModelText {
 }
 
 /// What a base model goes on with.
-fn plain_text(conversation: &Conversation) -> Result<String, Failure> {
-    if !conversation.tools.is_empty() {
+fn plain_text(messages: &Value, tools: bool) -> Result<String, Failure> {
+    if tools {
         return Err(Failure::new(ErrorKind::Input, "the model has no chat template, so it cannot be offered tools")
             .with_hint("put a chat_template.jinja beside its weights, or serve an instruction-tuned checkpoint"));
     }
-    Ok(conversation.messages.iter().map(|message| content(&message["content"])).collect::<Vec<_>>().join("\n\n"))
+    let texts: Vec<String> = messages.as_array().into_iter().flatten().map(|one| content(&one["content"])).collect();
+    Ok(texts.join("\n\n"))
 }
 
 /// The text of a message: a string, or the texts of its parts.

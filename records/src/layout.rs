@@ -59,15 +59,24 @@ impl Layout {
 
     /// Makes the repository. Call with the store locked. No template is used, so no hook or sample file gets in.
     pub(crate) fn create(&self) -> Result<()> {
-        let repo = self.repo();
         let temporary = durable::temporary_path(&self.root);
+        let made = self.lay_out(&temporary);
+        if made.is_err() {
+            // Best effort: why it could not be made is what to report.
+            let _ = fs::remove_dir_all(&temporary);
+        }
+        made
+    }
+
+    fn lay_out(&self, temporary: &Path) -> Result<()> {
+        let repo = self.repo();
         for folder in ["objects/info", "objects/pack", "refs/heads", "refs/tags"] {
             let folder = temporary.join(folder);
             fs::create_dir_all(&folder).map_err(RecordError::io("create the folder", &folder))?;
         }
         durable::write_file(&temporary.join("HEAD"), HEAD.as_bytes())?;
         durable::write_file(&temporary.join("config"), CONFIG.as_bytes())?;
-        fs::rename(&temporary, &repo).map_err(RecordError::io("create the record store", &repo))?;
+        fs::rename(temporary, &repo).map_err(RecordError::io("create the record store", &repo))?;
         durable::sync_folder(&self.root)
     }
 }

@@ -78,7 +78,7 @@ impl Workspace {
             let path = self.state().join(folder);
             std::fs::create_dir_all(&path).map_err(|error| {
                 ToolError::io("create", &path, &error)
-                    .with_hint("start crit with a workspace that can be written: `crit mcp --workspace DIR`")
+                    .with_hint("name a folder that can be written with `--workspace DIR`")
             })?;
         }
         // The state folder keeps itself out of the user's own repository.

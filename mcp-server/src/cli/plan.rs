@@ -41,9 +41,8 @@ fn expected(text: &str) -> Result<Value, ToolError> {
         let metric = words.next()?;
         let (low, high) = words.next()?.split_once("..")?;
         let unit = words.next()?;
-        Some(
-            json!({"metric": metric, "low": low.parse::<f64>().ok()?, "high": high.parse::<f64>().ok()?, "unit": unit}),
-        )
+        let number = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
+        Some(json!({"metric": metric, "low": number(low)?, "high": number(high)?, "unit": unit}))
     })();
     parsed.filter(|_| words.next().is_none()).ok_or_else(|| {
         ToolError::new(ErrorKind::Usage, "a range reads `METRIC LOW..HIGH UNIT`, such as \"decode_tok_s 5..15 %\"")

@@ -47,6 +47,10 @@ fn exit_codes_are_by_kind_and_errors_name_the_next_step() {
         (&["job", "status", "nope"], 3, "job_status"),
         (&["build"], 3, "recon"),
         (&["run", "show", "deadbeef"], 3, ""),
+        (&["run", "verify", "--held", "zz"], 2, "crit run show"),
+        (&["plan", "--hypothesis", "x", "--expect", "decode_tok_s NaN..5 %"], 2, "METRIC LOW..HIGH UNIT"),
+        (&["models", "logits", "nowhere", "--input", "nowhere.safetensors", "--out", "x"], 3, "input_ids"),
+        (&["serve", "--model", "nowhere", "--name", ""], 2, "--name"),
         (&["seal", "--candidate", "abc"], 3, "recon"),
         (&["--workspace", "nowhere", "job", "list"], 3, "nowhere"),
     ];
@@ -183,6 +187,36 @@ fn init_writes_once_and_leaves_what_is_there() {
     std::fs::write(&config, "{}").expect("written");
     assert_eq!(json(folder.path(), &arguments)["written"], false);
     assert_eq!(std::fs::read_to_string(config).expect("there"), "{}");
+}
+
+#[test]
+fn init_tells_agents_and_leaves_what_people_wrote() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    std::fs::write(at.join(".mcp.json"), r#"{"mcpServers": {"other": {"command": "x"}}, "more": 1}"#).expect("written");
+    std::fs::write(at.join("AGENTS.md"), "mine").expect("written");
+    let told = json(at, &["init", "--claude", "--codex"])["clients"].clone();
+    assert_eq!(told, serde_json::json!([".mcp.json", "CLAUDE.md", ".codex/config.toml"]));
+    let settings: Value = serde_json::from_slice(&std::fs::read(at.join(".mcp.json")).expect("there")).expect("JSON");
+    let entry = &settings["mcpServers"]["crit"];
+    assert_eq!((settings["more"].as_u64(), &settings["mcpServers"]["other"]["command"]), (Some(1), &Value::from("x")));
+    assert_eq!((&entry["args"][0], &entry["args"][1]), (&Value::from("mcp"), &Value::from("--workspace")));
+    assert!(Path::new(entry["command"].as_str().expect("a path")).is_file());
+    assert_eq!(std::fs::read_to_string(at.join("AGENTS.md")).expect("there"), "mine");
+    let toml = std::fs::read_to_string(at.join(".codex/config.toml")).expect("there");
+    assert!(toml.starts_with("[mcp_servers.crit]\ncommand = \"/"), "{toml}");
+    assert_eq!(json(at, &["init", "--claude", "--codex"])["clients"], serde_json::json!([]), "once is enough");
+    std::fs::write(at.join(".mcp.json"), "[]").expect("written");
+    let output = crit(at, &["init", "--claude"]);
+    assert_eq!(code(&output), 3, "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_store_without_damage_needs_no_doctor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = crit(folder.path(), &["run", "doctor"]);
+    assert_eq!(code(&output), 3, "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("crit recon --model"), "{}", text(&output.stderr));
 }
 
 #[test]

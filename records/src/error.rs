@@ -62,7 +62,7 @@ pub enum RecordError {
         what: String,
     },
     /// A record that the rules of a run do not allow here.
-    #[error("a {kind} record is not allowed here: {what}")]
+    #[error("a record of kind `{kind}` is not allowed here: {what}")]
     Rule {
         /// The kind of the record.
         kind: Kind,
@@ -161,7 +161,7 @@ impl Diagnose for RecordError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NoStore { .. } => "start a run with `crit recon MODEL`, or pass --workspace".into(),
+            Self::NoStore { .. } => "start a run with `crit recon --model MODEL`, or pass --workspace".into(),
             Self::NoSuchRun { .. } => "list the runs with `crit run list`".into(),
             Self::NoSuchRecord { .. } => "list the records with `crit run show RUN`".into(),
             Self::Ambiguous { .. } => "give more digits".into(),
@@ -169,6 +169,7 @@ impl Diagnose for RecordError {
             Self::Damaged { .. } => {
                 "see all damage with `crit run verify`; rescue what is left with `crit run doctor`".into()
             }
+            Self::Rule { .. } => "`crit run status` says which step is next".into(),
             Self::Busy { .. } => "wait for the other crit process, or end it".into(),
             Self::Git { source, .. } if source.code() == git2::ErrorCode::Owner => {
                 "the store belongs to another user; change its owner, or run crit as that user".into()

@@ -97,7 +97,10 @@ impl Diagnose for SpawnError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Start { .. } => Some("check the `command` in engine.json".into()),
-            _ => None,
+            Self::NotReady { .. } => {
+                Some("start the program by hand to see what it says; it must serve the engine protocol".into())
+            }
+            Self::File { .. } => None,
         }
     }
 }

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Time between two looks at a followed job.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// A job that takes longer than so many looks is one that people may want to leave.
+const SAY_AFTER_LOOKS: u32 = 5;
+
 /// The command line's face of a tool: flags that become its arguments.
 pub trait Face {
     /// The tool.
@@ -89,7 +92,12 @@ pub fn follow_job(context: &Context, printer: &Printer, id: &str) -> Result<Valu
     let store = Store::of(context.workspace()?);
     let bar = printer.progress();
     let mut cursor = 0;
+    let mut looks = 0;
     loop {
+        looks += 1;
+        if looks == SAY_AFTER_LOOKS {
+            bar.suspend(|| printer.note(&format!("job {id} runs on by itself; `crit job cancel {id}` ends it")));
+        }
         let job = watch::wait(context, &store, id, LOOK_EVERY, None)?;
         loop {
             let (lines, next) = watch::log(&job.log(), cursor, 40);

@@ -7,6 +7,7 @@ pub mod ablate;
 pub mod bench;
 pub mod build;
 pub mod call;
+pub mod clients;
 pub mod demo;
 pub mod doctor;
 pub mod engine_host;

@@ -36,6 +36,8 @@ enum Action {
         #[arg(long)]
         attachment: Option<String>,
     },
+    /// Mend what can be mended: set damaged files aside, bring runs back to their last good record.
+    Doctor,
     /// Prove that runs are untouched.
     Verify {
         /// The run; all if not given.
@@ -59,6 +61,12 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
             Ok(ExitCode::SUCCESS)
         }
         Action::Show { id, attachment } => show(context, printer, id, attachment.as_deref()),
+        Action::Doctor => {
+            let rescue = Store::open(context.workspace()?.root())?.doctor()?;
+            printer.output(&serde_json::to_value(&rescue).unwrap_or_default())?;
+            let mended = rescue.beyond_help.is_empty();
+            Ok(if mended { ExitCode::SUCCESS } else { ExitCode::from(ErrorKind::Check.exit_code()) })
+        }
         Action::Verify { run, held } => check(context, printer, run.as_deref(), held),
     }
 }

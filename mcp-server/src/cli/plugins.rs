@@ -7,6 +7,9 @@ use crit_tools::{Context, ToolError, catalog};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
+/// Said before a compiler runs.
+const COMPILES: &str = "compiling the engine package; the first time takes minutes";
+
 /// Arguments.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -54,12 +57,14 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
             json!({"removed": name})
         }
         Action::Check => {
+            printer.note(COMPILES);
             let checked = package::check(root)?;
             let names: Vec<&str> = checked.plugins.iter().map(|plugin| plugin.manifest.name.as_str()).collect();
             json!({"ok": true, "plugins": names, "assembly": checked.assembly, "compile_ms": checked.compile_ms,
                 "log": checked.log.display().to_string()})
         }
         Action::Test => {
+            printer.note(COMPILES);
             let tested = package::test(root)?;
             json!({"ok": true, "tests": tested.tests, "wall_ms": tested.wall_ms, "log": tested.log.display().to_string()})
         }

@@ -23,7 +23,7 @@ pub struct ToolError {
 impl ToolError {
     /// A failure of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None, next: None }
+        Self { kind, message: bounded(message.into()), hint: None, next: None }
     }
 
     /// The same failure with the next step in words.
@@ -66,6 +66,34 @@ where
 {
     fn from(error: E) -> Self {
         let failure = Failure::from(error);
-        Self { kind: failure.kind, message: failure.message, hint: failure.hint, next: None }
+        Self { kind: failure.kind, message: bounded(failure.message), hint: failure.hint.map(bounded), next: None }
+    }
+}
+
+/// Characters kept of each end of a text that is longer than both: an argument may be quoted in it, and the model that
+/// reads the answer pays for every word.
+const KEPT_CHARS: usize = 2000;
+
+fn bounded(text: String) -> String {
+    let length = text.chars().count();
+    if length <= 2 * KEPT_CHARS {
+        return text;
+    }
+    let start: String = text.chars().take(KEPT_CHARS).collect();
+    let end: String = text.chars().skip(length - KEPT_CHARS).collect();
+    format!("{start} … {} characters left out … {end}", length - 2 * KEPT_CHARS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_keeps_both_ends() {
+        let long = format!("begin{}end", "é".repeat(100_000));
+        let error = ToolError::new(ErrorKind::Usage, long);
+        assert!(error.message.starts_with("beginé") && error.message.ends_with("éend"));
+        assert!(error.message.contains("96008 characters left out"), "{} bytes", error.message.len());
+        assert_eq!(ToolError::new(ErrorKind::Usage, "short").message, "short");
     }
 }

@@ -74,8 +74,7 @@ pub fn run(args: &Args, context: &Context, printer: &Printer) -> Result<ExitCode
     config.port = args.port;
     config.allow_remote = args.allow_remote;
     let launcher = HostLauncher::new(target.command.clone(), LOAD);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| ToolError::new(ErrorKind::Environment, format!("no runtime: {error}")))?;
+    let runtime = crit_serve::background::runtime()?;
     runtime.block_on(async {
         let server = Server::bind(config, Arc::new(text), Arc::new(launcher)).await?;
         let url = format!("http://{}", server.local_addr());

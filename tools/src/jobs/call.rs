@@ -54,17 +54,20 @@ pub fn answer_schema(output: Map<String, Value>) -> Map<String, Value> {
 /// Splits the arguments of a job call from the tool's own.
 fn split(arguments: &Value) -> Result<(Value, u64, bool), ToolError> {
     let mut own = arguments.clone();
-    let usage = |text: &str| ToolError::new(ErrorKind::Usage, format!("the arguments do not fit {text}"));
+    let usage = |path: &str, expected: &str| {
+        ToolError::new(ErrorKind::Usage, format!("the arguments do not fit: {path}: expected {expected}"))
+            .with_hint(format!("give {expected}, or leave {path} out"))
+    };
     let Some(members) = own.as_object_mut() else {
-        return Err(usage(": they must be a JSON object"));
+        return Err(usage("the whole", "a JSON object"));
     };
     let wait_s = match members.shift_remove("wait_s") {
         None => DEFAULT_WAIT_S,
-        Some(value) => value.as_u64().ok_or_else(|| usage("at `wait_s`: expected a whole number of seconds"))?,
+        Some(value) => value.as_u64().ok_or_else(|| usage("`wait_s`", "a whole number of seconds"))?,
     };
     let fresh = match members.shift_remove("fresh") {
         None => false,
-        Some(value) => value.as_bool().ok_or_else(|| usage("at `fresh`: expected true or false"))?,
+        Some(value) => value.as_bool().ok_or_else(|| usage("`fresh`", "true or false"))?,
     };
     Ok((own, wait_s, fresh))
 }

@@ -122,6 +122,9 @@ fn program(source: &Source<'_>) -> Result<Program, ArchError> {
     let mut builder = ProgramBuilder::new("gemma3n");
     builder.skip_other_modalities();
     skip_shared(&mut builder, &owners);
+    if !model.scaled {
+        builder.skip("*.altup.correct_output_scale");
+    }
     let ends = Ends { hidden, vocab };
     let values = model.values(&mut builder, ends);
     let prologue = builder.add(model.prologue(&values, ends));

@@ -1,5 +1,6 @@
 //! gemma4: window and full layers that differ in head size, key heads and rotation; per-layer embeddings, a factor on each
-//! layer, keys and values of earlier layers in the last ones, by option keys that are values too.
+//! layer, keys and values of earlier layers in the last ones, by option keys that are values too,
+//! and experts beside the MLP.
 //!
 //! Reference: transformers `models/gemma4/modeling_gemma4.py`. Norm weights are stored as they are used; values are normed
 //! without a weight; attention scores have no factor.
@@ -8,6 +9,7 @@ use super::builder::{BlockBuilder, Map, ProgramBuilder, Sizes};
 use super::dense::{Dense, LAYER, known_activation};
 use super::gemma3::cap;
 use super::parts::kinds::{kinds, owners, skip_shared};
+use super::parts::moe::{ExpertTensors, Moe, MoeValues, expert_counts};
 use super::parts::norm::weightless;
 use super::parts::per_layer::{PerLayer, PerLayerValues};
 use super::parts::stream::{self, Ends, Stream, head_name};
@@ -15,11 +17,15 @@ use super::parts::{Attend, AttentionShape, AttentionValues, Mlp, MlpValues, Norm
 use super::rope::{OldKeys, RopeTable, table};
 use super::{ArchError, Family, Source};
 use crate::json::Config;
-use crate::model::program::Program;
+use crate::model::program::ops::add::Add;
+use crate::model::program::ops::gated_act::Activation;
+use crate::model::program::ops::moe_experts::{ExpertAct, ExpertMaps, MoeExperts};
+use crate::model::program::ops::moe_route::MoeRoute;
 use crate::model::program::ops::rope::RopePairs;
 use crate::model::program::ops::scale::Scale;
 use crate::model::program::ops::softcap::Softcap;
 use crate::model::program::ops::take_columns::TakeColumns;
+use crate::model::program::{Program, ValueId};
 
 /// The family.
 pub const FAMILY: Family = Family { name: "gemma4", model_types: &["gemma4_text", "gemma4"], program };
@@ -53,6 +59,8 @@ struct Model {
     /// The MLP of layers without keys and values of their own.
     shared_mlp: Mlp,
     per_layer: Option<PerLayer>,
+    /// Experts beside the MLP.
+    moe: Option<Moe>,
 }
 
 struct Values {
@@ -61,6 +69,14 @@ struct Values {
     mlp: MlpValues,
     shared_mlp: MlpValues,
     per_layer: Option<PerLayerValues>,
+    moe: Option<(MoeValues, Routed)>,
+}
+
+/// What experts work on beside the choice.
+#[derive(Clone, Copy)]
+struct Routed {
+    judged: ValueId,
+    out: ValueId,
 }
 
 fn program(source: &Source<'_>) -> Result<Program, ArchError> {
@@ -112,9 +128,6 @@ fn refuse(config: &Config) -> Result<(), ArchError> {
     if config.opt_str("use_bidirectional_attention")? == Some("all") {
         return wrong("use_bidirectional_attention", "only causal text models are supported");
     }
-    if config.bool_or("enable_moe_block", false)? {
-        return wrong("enable_moe_block", "experts beside the MLP are not supported");
-    }
     Ok(())
 }
 
@@ -151,6 +164,36 @@ fn model(source: &Source<'_>, dense: &Dense, reach: &[usize]) -> Result<Model, A
         mlp,
         shared_mlp: Mlp { intermediate: if wide { 2 * intermediate } else { intermediate }, ..mlp },
         per_layer: Some(per_layer).filter(|_| width > 0),
+        moe: match config.bool_or("enable_moe_block", false)? {
+            true => Some(experts(config, hidden, activation)?),
+            false => None,
+        },
+    })
+}
+
+/// The experts; their factors are part of the choice.
+fn experts(config: &Config, hidden: usize, activation: Activation) -> Result<Moe, ArchError> {
+    let (experts, top_k) = expert_counts(config, "num_experts", ("top_k_experts", 0))?;
+    Ok(Moe {
+        hidden,
+        route: MoeRoute { expert_factors: true, ..MoeRoute::softmax(top_k, true) },
+        experts: MoeExperts {
+            experts,
+            top_k,
+            intermediate: config.positive("moe_intermediate_size")?,
+            maps: ExpertMaps::Fused,
+            act: ExpertAct::Plain(activation),
+            biased: false,
+            on_input: false,
+        },
+        tensors: ExpertTensors::Stacked {
+            gate_up: "experts.gate_up_proj",
+            down: "experts.down_proj",
+            transposed: false,
+        },
+        router: "router.proj",
+        router_bias: false,
+        choice_bias: None,
     })
 }
 
@@ -208,6 +251,11 @@ impl Model {
             mlp,
             shared_mlp,
             per_layer: self.per_layer.map(|per_layer| per_layer.values(builder)),
+            moe: self.moe.as_ref().map(|moe| {
+                let mut own = |name| builder.tokens(name, self.hidden);
+                let routed = Routed { judged: own("judged"), out: own("routed") };
+                (moe.values(builder), routed)
+            }),
         }
     }
 
@@ -223,6 +271,14 @@ impl Model {
         norm(&mut block, "pre_feedforward_layernorm", (x, normed));
         let (mlp, units) = if kind.owner.is_some() { (self.shared_mlp, v.shared_mlp) } else { (self.mlp, v.mlp) };
         mlp.put(&mut block, "mlp", units, (normed, sublayer));
+        if let (Some(moe), Some((choice, routed))) = (&self.moe, v.moe) {
+            norm(&mut block, "post_feedforward_layernorm_1", (sublayer, sublayer));
+            self.choose(&mut block, moe, choice, (x, routed.judged));
+            norm(&mut block, "pre_feedforward_layernorm_2", (x, normed));
+            moe.run(&mut block, choice, (normed, routed.out));
+            norm(&mut block, "post_feedforward_layernorm_2", (routed.out, routed.out));
+            block.op(Add::SUM, &[sublayer, routed.out], &[sublayer], &[]);
+        }
         norm(&mut block, "post_feedforward_layernorm", (sublayer, sublayer));
         stream::join(&mut block, 1.0, v.stream);
         if let (Some(per_layer), Some(own)) = (&self.per_layer, v.per_layer) {
@@ -232,6 +288,17 @@ impl Model {
         let factor = block.weight("layer_scalar", "layer_scalar", &[1], None);
         block.op(Scale { factor: 1.0 }, &[x], &[x], &[factor]);
         block
+    }
+
+    /// The choice of experts by the stream itself, normed and scaled channel by channel.
+    fn choose(&self, block: &mut BlockBuilder, moe: &Moe, values: MoeValues, (from, judged): (ValueId, ValueId)) {
+        weightless(block, self.eps, self.hidden, (from, judged));
+        let scale = block.weight("router_scale", "router.scale", &[self.hidden], None);
+        block.op(Scale { factor: (self.hidden as f32).powf(-0.5) }, &[judged], &[judged], &[scale]);
+        let count = moe.experts.experts;
+        block.linear("router", moe.router, Map::columns(count, self.hidden), judged, values.logits);
+        let factors = block.weight("expert_factors", "router.per_expert_scale", &[count], None);
+        block.op(moe.route.clone(), &[values.logits], &[values.ids, values.weights], &[factors]);
     }
 
     fn attention(&self, block: &mut BlockBuilder, v: &Values, kind: Kind) {

@@ -76,7 +76,7 @@ pub enum PlainError {
         name: String,
         /// Why.
         #[source]
-        source: crate::files::FileError,
+        source: Box<crate::files::FileError>,
     },
     /// A token id outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab}")]
@@ -136,7 +136,7 @@ impl PlainCx<'_> {
                 let mut out = vec![0.0; len];
                 tensor
                     .dequant_rows(row..row + 1, &mut out)
-                    .map_err(|source| PlainError::Tensor { name: tensor.name().to_string(), source })?;
+                    .map_err(|source| PlainError::Tensor { name: tensor.name().to_string(), source: source.into() })?;
                 Ok(out)
             })
             .collect()

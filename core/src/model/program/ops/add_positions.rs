@@ -32,7 +32,7 @@ impl Op for AddPositions {
             let position = cx.past + t;
             table
                 .dequant_rows(position..position + 1, &mut row)
-                .map_err(|source| PlainError::Tensor { name: table.name().to_string(), source })?;
+                .map_err(|source| PlainError::Tensor { name: table.name().to_string(), source: source.into() })?;
             x.iter_mut().zip(&row).for_each(|(x, p)| *x += p);
         }
         cx.write(0, out);

@@ -45,7 +45,7 @@ impl Op for Embed {
             let mut values = vec![0.0; table.row_len()];
             table
                 .dequant_rows(row..row + 1, &mut values)
-                .map_err(|source| PlainError::Tensor { name: table.name().to_string(), source })?;
+                .map_err(|source| PlainError::Tensor { name: table.name().to_string(), source: source.into() })?;
             out.extend(values.iter().map(|v| v * self.scale));
         }
         cx.write(0, out);

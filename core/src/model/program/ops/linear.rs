@@ -45,7 +45,7 @@ impl Op for Linear {
         for o in 0..n {
             tensor
                 .dequant_rows(o..o + 1, &mut row)
-                .map_err(|source| PlainError::Tensor { name: tensor.name().to_string(), source })?;
+                .map_err(|source| PlainError::Tensor { name: tensor.name().to_string(), source: source.into() })?;
             for (t, x) in x.chunks(k).enumerate() {
                 let dot: f64 = x.iter().zip(&row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                 out[t * n + o] = (dot + f64::from(bias[o])) as f32;

@@ -5,6 +5,7 @@
 use crit_core::model::Model;
 use crit_core::model::arch::{FAMILIES, Family};
 use crit_core::model::program::{Program, StateKind};
+use crit_kernels::backend::cuda::plan::covers;
 use crit_kernels::exec::{ExecOptions, Style, build};
 use crit_tests::committed_case;
 use std::collections::BTreeSet;
@@ -21,11 +22,11 @@ fails when it is out of date.
   chunk), *shared* ones those of an earlier layer. Other names are recurrent state of constant size, which goes back only to where it was saved.
 - **long**: a sequence that grows past a limit is computed anew by other rotary angles.
 - **draft**: the family's own drafting head, where a checkpoint has one.
-- *exact* judges quality, *cpu* is the base engine; every op has its plain reference, which judges both. All are proved against
-  transformers on every case.
+- *exact* judges quality, *cpu* is the base engine; every op has its plain reference, which judges both. Both are proved against
+  transformers on every case. *cuda* has a kernel for every op; which families were compared on a GPU says [its page](../cuda.md).
 
-| architecture | `model_type` | ops | state | long | draft | exact | cpu |
-|---|---|---|---|---|---|---|---|
+| architecture | `model_type` | ops | state | long | draft | exact | cpu | cuda |
+|---|---|---|---|---|---|---|---|---|
 ";
 
 /// The kinds of state in a program's step.
@@ -61,7 +62,7 @@ fn row(family: &Family) -> String {
     let program = &model.program;
     let runs = |style| mark(build(&model, ExecOptions::new(style, 64, 1)).is_ok());
     format!(
-        "| {} | {types} | {} | {} | {} | {} | {} | {} |\n",
+        "| {} | {types} | {} | {} | {} | {} | {} | {} | {} |\n",
         family.name,
         ops(program),
         states(program),
@@ -69,6 +70,7 @@ fn row(family: &Family) -> String {
         mark(program.entry("draft").is_some()),
         runs(Style::Exact),
         runs(Style::Base),
+        mark(covers(program).is_ok()),
     )
 }
 

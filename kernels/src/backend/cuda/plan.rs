@@ -162,6 +162,15 @@ pub struct Planner<'a> {
     pub(super) experts_room: Option<(Place, Place)>,
 }
 
+/// Whether the backend has a kernel for every op of the program's step; needs no GPU.
+///
+/// # Errors
+/// The first op without one.
+pub fn covers(program: &Program) -> Result<(), CudaError> {
+    let nodes: Vec<_> = program.nodes(program.step()).collect();
+    single::check(program, &nodes)
+}
+
 /// Plans the step of `model`'s program.
 ///
 /// # Errors

@@ -45,20 +45,41 @@ pub const OPS: &[(&str, Lower)] = &[
     ("softcap", softcap),
 ];
 
-/// Whether every op has a kernel.
+/// Whether every op has a kernel, and one for its variant.
 ///
 /// # Errors
 /// The first that has none.
 pub fn check(program: &Program, nodes: &[(NodeRef, &OpNode)]) -> Result<(), CudaError> {
     for (place, node) in nodes {
         let op = node.op.name();
-        if !OPS.iter().any(|(name, _)| *name == op) {
-            let why =
-                format!("block `{}` of the {} program has it", program.blocks[place.place.block].kind, program.arch);
+        let block = program.blocks[place.place.block].kind;
+        let why = match OPS.iter().any(|(name, _)| *name == op) {
+            true => refused(node),
+            false => Some("it is not among those written"),
+        };
+        if let Some(why) = why {
+            let why = format!("{why} (block `{block}` of the {} program)", program.arch);
             return Err(CudaError::NoKernel { op: op.into(), why });
         }
     }
     Ok(())
+}
+
+/// Why a variant of an op that has a kernel has none.
+fn refused(node: &OpNode) -> Option<&'static str> {
+    let op = node.op.as_any();
+    if let Some(op) = op.downcast_ref::<MoeRoute>() {
+        return (op.groups.is_some() || op.by_token).then_some("the choice is limited to groups, or made by a table");
+    }
+    if let Some(op) = op.downcast_ref::<MoeExperts>() {
+        let maps = matches!(op.maps, ExpertMaps::GateAndUp | ExpertMaps::Fused);
+        let plain = matches!(op.act, ExpertAct::Plain(_));
+        return (op.biased || op.on_input || !maps || !plain).then_some(
+            "maps have biases, have no gate or lie in turns, gate and up are bounded, or weights are on the input",
+        );
+    }
+    let write = op.downcast_ref::<KvWrite>();
+    write.filter(|op| op.value_dim == 0).map(|_| "values are a part of the keys")
 }
 
 fn no_kernel(op: &str, why: &str) -> CudaError {
@@ -192,8 +213,8 @@ fn rope(planner: &mut Planner<'_>, at: usize) -> Units {
 fn kv_write(planner: &mut Planner<'_>, at: usize) -> Units {
     let op: KvWrite = planner.is(at)?;
     let (keys, values) = (planner.read(at, 0), planner.read(at, 1));
-    if keys.f32 || values.f32 || op.value_dim == 0 {
-        return Err(no_kernel("kv_write", "its values are those of the residual stream, or keys are values"));
+    if keys.f32 || values.f32 {
+        return Err(no_kernel("kv_write", "its values are those of the residual stream"));
     }
     let mut parts =
         vec![planner.head_part(keys, op.heads, op.key_dim), planner.head_part(values, op.heads, op.value_dim)];
@@ -213,9 +234,6 @@ fn attention(planner: &mut Planner<'_>, at: usize) -> Units {
 
 fn moe_route(planner: &mut Planner<'_>, at: usize) -> Units {
     let op: MoeRoute = planner.is(at)?;
-    if op.groups.is_some() || op.by_token {
-        return Err(no_kernel("moe_route", "the choice is limited to groups, or made by a table"));
-    }
     let experts = planner.read(at, 0).width;
     let kernel = planner.book.kernel("moe_route", (4 * 2 * 4 * experts) as u32);
     let mut weights = 0..;
@@ -248,11 +266,10 @@ fn moe_route(planner: &mut Planner<'_>, at: usize) -> Units {
 
 fn moe_experts(planner: &mut Planner<'_>, at: usize) -> Units {
     let op: MoeExperts = planner.is(at)?;
-    let ExpertAct::Plain(kind) = op.act else { return Err(no_kernel("moe_experts", "gate and up are bounded")) };
     let from = planner.read(at, 0);
-    if op.biased || op.on_input || !matches!(op.maps, ExpertMaps::GateAndUp | ExpertMaps::Fused) || !from.aligned() {
-        return Err(no_kernel("moe_experts", "maps have biases, have no gate, or lie in turns"));
-    }
+    let (ExpertAct::Plain(kind), true) = (op.act, from.aligned()) else {
+        return Err(no_kernel("moe_experts", "gate and up are bounded, or what is read is not aligned"));
+    };
     let mut gate_up: Vec<StoredTensor> = Vec::new();
     let mut down: Vec<StoredTensor> = Vec::new();
     for expert in 0..op.experts {

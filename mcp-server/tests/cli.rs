@@ -87,7 +87,7 @@ fn a_slip_in_engine_json_is_refused_before_anything_is_kept() {
         ("context", Value::from("x"), plenty, 3, vec!["engine/engine.json: `context`", "a whole number"]),
         ("contxt", Value::from(64), plenty, 3, vec!["no key `contxt`", "did you mean `context`?"]),
         ("max_batch", Value::from(0), plenty, 2, vec!["`max_batch`", "between 1 and 1024", "hint"]),
-        ("target", Value::from("tpu"), plenty, 2, vec!["`target`", "`cpu` is", "hint"]),
+        ("target", Value::from("tpu"), plenty, 2, vec!["`target`", "`cuda` and `cuda:N` are", "hint"]),
         ("max_batch", Value::from(4), "1000", 4, vec!["needs", "1000 are free", "lower `context` or `max_batch`"]),
     ];
     for (member, value, budget, expected, parts) in cases {

@@ -66,8 +66,8 @@ fn a_plugin_that_says_so_leaves_every_token_as_it_is() {
     let base = answers(&assembly("[]"), ExecutorKind::Base, &prompts());
     for plugin in CATALOG {
         let manifest = plugin.manifest().unwrap();
-        // The model has no drafting head; the entry's own test has one that does.
-        if manifest.name == "draft_head" {
+        // The model has no drafting head; the entry's own test has one that does. Other backends have tests of theirs.
+        if manifest.name == "draft_head" || !manifest.backends.iter().any(|backend| backend == "cpu") {
             continue;
         }
         let with = answers(&assembly(&format!(r#"[{{"name": "{}"}}]"#, manifest.name)), ExecutorKind::Base, &prompts());

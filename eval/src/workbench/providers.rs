@@ -27,21 +27,21 @@ pub struct Provider {
 /// The providers, sorted by name.
 pub const PROVIDERS: &[Provider] = &[
     Provider {
-        name: "Composable Kernel",
-        covers: "matrix products, fused attention, normalisation, convolutions",
-        dtypes: "f32 bf16 f16 fp8 int8",
-        runs_on: "AMD GPUs (CDNA, RDNA)",
-        licence: "MIT",
-        call: "C++ templates instantiated at build time, HIP",
-        bench: None,
-    },
-    Provider {
         name: "CUTLASS",
         covers: "matrix products and grouped products, epilogue fusion, attention examples",
         dtypes: "f32 tf32 bf16 f16 fp8 int8 int4 mxfp4 nvfp4",
         runs_on: "NVIDIA GPUs",
         licence: "BSD-3-Clause",
         call: "C++ templates or the CuTe DSL; compile a .cu and load its cubin",
+        bench: None,
+    },
+    Provider {
+        name: "Composable Kernel",
+        covers: "matrix products, fused attention, normalisation, convolutions",
+        dtypes: "f32 bf16 f16 fp8 int8",
+        runs_on: "AMD GPUs (CDNA, RDNA)",
+        licence: "MIT",
+        call: "C++ templates instantiated at build time, HIP",
         bench: None,
     },
     Provider {
